@@ -16,14 +16,14 @@
 //!
 //! The following are no edges:
 //!
-//! - anything between a file and the files of the modules that contain its module, at any depth:
-//!   a module and its submodules are one unit;
+//! - anything between a file and the files of the modules that contain its module, at any depth;
 //! - code under `#[cfg(test)]`. All other conditions count as true;
 //! - calls of methods on values, fields, and other names that type inference finds;
 //! - names in comments, in documentation and in strings.
 //!
-//! A circle is a sequence of edges from a file back to itself. The check prints a shortest one for
-//! each group of files that reach each other. There are no exceptions.
+//! Seen from outside, a module and its submodules are one unit: an edge between two files is one between the modules
+//! beside each other that contain them. A circle is a sequence of edges from a unit back to itself. The check prints a
+//! shortest one for each group of units that reach each other. There are no exceptions.
 
 mod graph;
 mod items;
@@ -76,17 +76,18 @@ fn circles_of(tree: &Tree, root: &Utf8Path) -> Vec<String> {
     lines
 }
 
-/// Returns the graph of a target's files, without the edges along the tree of modules.
+/// Returns the graph of a target's units, without the edges along the tree of modules.
 fn graph_of(tree: &Tree) -> Graph {
     let names = Names::of(tree);
     let mut graph = Graph::default();
     for (index, module) in tree.modules.iter().enumerate() {
         for mention in &module.mentions {
             for to in names.files(index, mention) {
-                if !tree.is_same_line(module.file, to) {
+                if let Some((from_unit, to_unit)) = tree.units(module.file, to) {
                     graph.add(Edge {
-                        from: module.file,
-                        to,
+                        from: from_unit,
+                        to: to_unit,
+                        files: [module.file, to],
                         path: mention.to_string(),
                     });
                 }
@@ -101,9 +102,15 @@ fn describe(circle: &[Edge], files: &[PathBuf], root: &Path) -> String {
         let path = &files[file];
         path.strip_prefix(root).unwrap_or(path).display()
     };
-    let mut line = name(circle[0].from).to_string();
+    let mut line = name(circle[0].files[0]).to_string();
+    let mut last = circle[0].files[0];
     for edge in circle {
-        line += &format!(" -> {} ({})", name(edge.to), edge.path);
+        let [from, to] = edge.files;
+        if from != last {
+            line += &format!(", of which {}", name(from));
+        }
+        line += &format!(" -> {} ({})", name(to), edge.path);
+        last = to;
     }
     line
 }

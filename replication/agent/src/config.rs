@@ -3,13 +3,12 @@
 mod build;
 mod file;
 mod keys;
-pub(crate) mod peer;
 mod select;
 
+pub use crate::peer::Peer;
 pub use hawser_io::config::ConfigError;
 pub use keys::generate_key;
 pub(crate) use keys::parse_key;
-pub use peer::Peer;
 
 use crate::flows::Flows;
 use hawser_bpf::Prefix;

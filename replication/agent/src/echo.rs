@@ -17,7 +17,6 @@
 //! measurement therefore does not depend on the interval of the loop.
 
 use crate::config::{Config, PathConfig, Peer};
-use crate::status::CandidateStatus;
 use hawser_bpf::SeenEcho;
 use hawser_io::interface;
 use hawser_io::stamped::StampedSocket;
@@ -26,11 +25,24 @@ use hawser_units::{Instant, PathId, smoothed_rtt};
 use hawser_wire::KeyRing;
 use hawser_wire::echo::{Echo, EchoKind};
 use nix::errno::Errno;
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, SystemTime};
 use tracing::{debug, warn};
+
+/// A pair of uplinks, of this node and another one, that may be a path.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CandidateStatus {
+    /// The addresses and this node's interface.
+    #[serde(flatten)]
+    pub way: Candidate,
+    /// Whether the other node answers.
+    pub answers: bool,
+    /// The number of the path that the controller has made of it.
+    pub path: Option<u8>,
+}
 
 /// Interval of requests on each path.
 const REQUEST_EVERY: Duration = Duration::from_millis(200);

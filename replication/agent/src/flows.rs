@@ -1,6 +1,6 @@
 //! The flows of a node, from its configuration file or assigned by its controller.
 
-use crate::config::peer::Peer;
+use crate::peer::Peer;
 use hawser_bpf::SendPolicy;
 use hawser_model::Name;
 use hawser_model::resource::Policy;

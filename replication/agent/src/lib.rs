@@ -25,6 +25,7 @@ mod metrics;
 mod node;
 mod observer;
 mod own_keys;
+mod peer;
 mod peers;
 mod persisted;
 mod rejected;

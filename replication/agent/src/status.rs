@@ -4,9 +4,10 @@ mod controlled;
 mod show;
 mod unselected;
 
+pub use crate::echo::CandidateStatus;
 pub use controlled::{
-    CandidateStatus, ControllerStatus, JudgedStatus, PathStatus, PathWindowStatus, PeerStatus,
-    PolicyStatus, WatchStatus, WindowStatus,
+    ControllerStatus, JudgedStatus, PathStatus, PathWindowStatus, PeerStatus, PolicyStatus,
+    WatchStatus, WindowStatus,
 };
 pub use show::{Args, run};
 pub(crate) use unselected::Unselected;

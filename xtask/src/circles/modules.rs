@@ -45,20 +45,21 @@ impl Tree {
         Ok(tree)
     }
 
-    /// Returns whether one of the files holds a module that contains the module of the other, or
-    /// they are the same.
-    pub(super) fn is_same_line(&self, one: usize, other: usize) -> bool {
-        self.contains(one, other) || self.contains(other, one)
+    /// Returns the modules beside each other that contain the two files; `None` if one file holds a module that contains the
+    /// other, or they are the same.
+    pub(super) fn units(&self, one: usize, other: usize) -> Option<(usize, usize)> {
+        let (one, other) = (self.line(one), self.line(other));
+        let mut pairs = one.into_iter().zip(other);
+        pairs.find(|(one, other)| one != other)
     }
 
-    /// Returns whether `file` is that of a module that contains the top module of `inner`, or is
-    /// `inner`.
-    fn contains(&self, file: usize, inner: usize) -> bool {
-        let top = self.modules.iter().position(|module| module.file == inner);
+    /// Returns the modules that contain the top module of a file, from the root on, and that module.
+    fn line(&self, file: usize) -> Vec<usize> {
+        let top = self.modules.iter().position(|module| module.file == file);
         let upwards = std::iter::successors(top, |module| self.modules[*module].parent);
-        upwards
-            .into_iter()
-            .any(|module| self.modules[module].file == file)
+        let mut line: Vec<_> = upwards.collect();
+        line.reverse();
+        line
     }
 
     /// Adds the module of a file and its submodules, whose files are in `folder`.

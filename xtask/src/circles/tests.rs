@@ -191,3 +191,19 @@ fn each_group_of_files_gives_one_line() {
         ]
     );
 }
+
+#[test]
+fn a_circle_through_a_submodule_is_one() {
+    let files = [
+        ("lib.rs", "mod apply; mod tenant;"),
+        ("apply.rs", "use crate::tenant::T; struct A;"),
+        ("tenant.rs", "mod cascade; use cascade::C; struct T;"),
+        ("tenant/cascade.rs", "use crate::apply::A; struct C;"),
+    ];
+    assert_eq!(
+        circles(&files),
+        [
+            "apply.rs -> tenant.rs (crate::tenant::T), of which tenant/cascade.rs -> apply.rs (crate::apply::A)"
+        ]
+    );
+}

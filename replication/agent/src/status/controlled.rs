@@ -1,7 +1,7 @@
 use crate::config::Peer;
+use crate::echo::CandidateStatus;
 use hawser_bpf::WatchStats;
 use hawser_model::Name;
-use hawser_model::discovery::Candidate;
 use hawser_model::pair::{Generations, PublicKey};
 use hawser_model::resource::Policy;
 use hawser_node::{PairStatus, PathState, ReceivedFlow, Viewer, Window};
@@ -94,18 +94,6 @@ pub struct PathStatus {
     /// The smoothed round-trip time to the peer, microseconds. `None` while the peer does not
     /// reply.
     pub rtt_us: Option<u32>,
-}
-
-/// A pair of uplinks, of this node and another one, that may be a path.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct CandidateStatus {
-    /// The addresses and this node's interface.
-    #[serde(flatten)]
-    pub way: Candidate,
-    /// Whether the other node answers.
-    pub answers: bool,
-    /// The number of the path that the controller has made of it.
-    pub path: Option<u8>,
 }
 
 /// A policy in force.

@@ -1,3 +1,5 @@
+//! The secrets that a node shares with another one.
+
 use hawser_wire::{Cover, Key, KeyRing, KeySlot, SealKey, SealRing};
 
 /// The secrets that are shared with the node at the other end of the paths.
