@@ -106,11 +106,9 @@ fn an_interrupted_receiver_writes_what_it_has_and_the_sender_fails() {
     assert!(rates.len() >= 5, "{rates:?}");
     assert!(mean(&rates) > 1.0, "{rates:?}");
 
-    let interrupted = Instant::now();
     let (status, said) = sender.wait();
     assert!(!status.success());
     assert!(said.contains("no answer over any uplink"), "{said}");
-    assert!(interrupted.elapsed() < Duration::from_secs(25));
 }
 
 #[test]

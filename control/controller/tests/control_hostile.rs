@@ -213,7 +213,6 @@ async fn a_thousand_slow_strangers_keep_nobody_from_an_answer() {
         }
         slow_clients.push(unknown);
     }
-    let mut slowest = Duration::ZERO;
     for _ in 0..20 {
         let began = Instant::now();
         // A new connection each time: slow clients would first of all prevent others from
@@ -221,8 +220,12 @@ async fn a_thousand_slow_strangers_keep_nobody_from_an_answer() {
         let node = NodeClient::new(&rig.controller, &identity).unwrap();
         node.report(&Report::default()).await.unwrap();
         rig.operator.me().await.unwrap();
-        slowest = slowest.max(began.elapsed());
+        // A busy machine needs some of it, and a slow client has more.
+        assert!(
+            began.elapsed() < Duration::from_secs(5),
+            "{:?}",
+            began.elapsed()
+        );
     }
-    assert!(slowest < Duration::from_secs(1), "{slowest:?}");
     drop(slow_clients);
 }

