@@ -1,7 +1,7 @@
-use crate::shared::Shared;
 use crate::skeleton::dedup::types::{self, verdict as Code};
-use crate::table::TableError;
 use hawser_dedup::Verdict;
+use hawser_kernel::shared::Shared;
+use hawser_kernel::table::TableError;
 use hawser_units::{FlowId, Instant, PathId, PathSet};
 use libbpf_rs::MapCore;
 use std::mem::offset_of;

@@ -1,5 +1,6 @@
+use crate::hook::{ReceiveHook, attach, hook_of};
 use crate::pins::{Pins, Staged};
-use crate::{AttachError, Link, ReceiveHook};
+use crate::{AttachError, Link};
 use libbpf_rs::Object;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -148,11 +149,11 @@ impl Attachments {
         for (ifindex, wanted) in interfaces.iter().copied() {
             let failed = |source| AttachError::Other { ifindex, source };
             let Some(link) = self.pins.as_ref().and_then(|pins| pins.open_link(ifindex)) else {
-                let link = Link::receive(programs.at(wanted), ifindex, wanted)?;
+                let link = attach(programs.at(wanted), ifindex, wanted)?;
                 changes.new_links.0.push((ifindex, link));
                 continue;
             };
-            match link.hook(ifindex).map_err(failed)? {
+            match hook_of(&link, ifindex).map_err(failed)? {
                 Some(hook) if !hook.is_at_place_of(wanted) => at_other_hook.push(AtOtherHook {
                     ifindex,
                     link,
@@ -285,7 +286,7 @@ impl Attachments {
         };
         link.detach().map_err(failed)?;
         changes.switched.push(before);
-        let link = Link::receive(programs.at(wanted), ifindex, wanted)?;
+        let link = attach(programs.at(wanted), ifindex, wanted)?;
         let Changes {
             new_links, staged, ..
         } = changes;
@@ -305,7 +306,7 @@ impl Attachments {
             hook,
         }: &Switched,
     ) {
-        let again = Link::receive(program.as_fd(), *ifindex, *hook).and_then(|link| {
+        let again = attach(program.as_fd(), *ifindex, *hook).and_then(|link| {
             let mut staged = Staged::default();
             if let Some(pins) = &self.pins {
                 pins.stage_link(*ifindex, &link, &mut staged)?;

@@ -7,29 +7,29 @@ mod rewrite;
 mod stream;
 mod syscalls;
 
+pub use hawser_kernel::bench::BenchError;
+
 pub use delay::{DelayProbe, Delays, Subscribers};
 pub use relay::{RelayBench, TimedRelay};
 pub use rewrite::{RewriteClient, RewriteRelay};
 pub use stream::StreamProbe;
 pub use syscalls::SyscallCounter;
 
-use crate::program::{fd, live_run, test_run};
-use crate::shared::Shared;
 use crate::skeleton::{bench_dedup, bench_replicate_tc, bench_replicate_xdp};
-use crate::table::{Table, TableError, plain, share_tables};
-use crate::{Arrivals, AttachError, Link, LoadError, Receiver, RunError, Sender, XdpMode};
+use crate::{Arrivals, Link, LoadError, Receiver, RunError, Sender, XdpMode};
 use bench_dedup::{BenchDedupSkel, BenchDedupSkelBuilder};
 use bench_replicate_tc::{BenchReplicateTcSkel, BenchReplicateTcSkelBuilder};
 use bench_replicate_xdp::{BenchReplicateXdpSkel, BenchReplicateXdpSkelBuilder};
 use hawser_dedup::{Times, Verdict};
+use hawser_kernel::program::{fd, live_run, test_run};
+use hawser_kernel::shared::Shared;
+use hawser_kernel::table::{Table, TableError, share_tables};
 use hawser_units::FlowId;
 use hawser_wire::{OVERHEAD_V4, OVERHEAD_V6, Shim};
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
 use std::mem::MaybeUninit;
 use std::os::fd::AsRawFd;
 use std::time::Duration;
-
-plain!([u32; 2]);
 
 const ETHERNET: usize = 14;
 
@@ -341,24 +341,4 @@ impl LocalBench {
         self.egress.update(program).map_err(BenchError::Update)?;
         Ok(test_run(&programs.send, frame, packets)?.duration)
     }
-}
-
-/// The reason that a measurement failed.
-#[derive(Debug, thiserror::Error)]
-pub enum BenchError {
-    /// A program was rejected.
-    #[error(transparent)]
-    Load(#[from] LoadError),
-    /// A table could not be read or written.
-    #[error(transparent)]
-    Table(#[from] TableError),
-    /// A program was not attached.
-    #[error(transparent)]
-    Attach(#[from] AttachError),
-    /// The measured program could not be put in place.
-    #[error("cannot replace the program at the egress: {0}")]
-    Update(std::io::Error),
-    /// The program did not run.
-    #[error(transparent)]
-    Run(#[from] RunError),
 }

@@ -1,6 +1,6 @@
 use crate::LoadError;
 use crate::skeleton::device_drops::{DeviceDropsSkel, DeviceDropsSkelBuilder};
-use crate::table::{Table, TableError, share_tables};
+use hawser_kernel::table::{Table, TableError, share_tables};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{Link, Object};
 use std::mem::MaybeUninit;

@@ -1,9 +1,10 @@
-use crate::address::family_and_address;
-use crate::program::{RunError, TestRun, fd, log_libbpf, test_run};
 use crate::selector::Prefix;
 use crate::skeleton::fallback::{FallbackSkel, FallbackSkelBuilder, types};
-use crate::table::{Table, TableError, plain};
 use crate::{AttachError, Link, LoadError};
+use hawser_kernel::address::family_and_address;
+use hawser_kernel::plain;
+use hawser_kernel::program::{RunError, TestRun, fd, log_libbpf, test_run};
+use hawser_kernel::table::{Table, TableError};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use std::mem::MaybeUninit;
 use std::net::IpAddr;

@@ -1,6 +1,6 @@
-use crate::program::fd;
 use crate::skeleton::pass::{PassSkel, PassSkelBuilder};
 use crate::{AttachError, Link, LoadError, XdpMode};
+use hawser_kernel::program::fd;
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use std::mem::MaybeUninit;
 

@@ -1,8 +1,9 @@
-use crate::program::{fd, test_run};
-use crate::records::Records;
 use crate::skeleton::path_errors::{PathErrorsSkel, PathErrorsSkelBuilder, types};
-use crate::table::{plain, share_tables};
 use crate::{AttachError, Link, LoadError, RunError, TestRun};
+use hawser_kernel::plain;
+use hawser_kernel::program::{fd, test_run};
+use hawser_kernel::records::Records;
+use hawser_kernel::table::share_tables;
 use hawser_units::PathId;
 use hawser_wire::Shim;
 use libbpf_rs::Object;

@@ -1,4 +1,4 @@
-use crate::table::{TableError, bytes_of};
+use hawser_kernel::table::{TableError, bytes_of};
 use hawser_units::{MAX_PATHS, PathId};
 use libbpf_rs::libbpf_sys::bpf_map_create_opts;
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};

@@ -1,8 +1,8 @@
 //! A receiver's directory in the bpf file system: tables and attachments that the node's next
 //! receiver takes over.
 
-use crate::link::pin;
 use crate::{AttachError, Link, LoadError};
+use hawser_kernel::link::pin;
 use libbpf_rs::{Map, MapCore, MapHandle, Object, OpenMapMut, OpenObject};
 use std::collections::BTreeMap;
 use std::fs;

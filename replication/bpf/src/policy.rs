@@ -1,6 +1,7 @@
-use crate::shared::Shared;
 use crate::skeleton::replicate_xdp::types::{self, limit};
-use crate::table::{TableError, bytes_of, plain, value_of};
+use hawser_kernel::plain;
+use hawser_kernel::shared::Shared;
+use hawser_kernel::table::{TableError, bytes_of, value_of};
 use hawser_units::{FlowId, PathSet, PolicyCode};
 use libbpf_rs::MapCore;
 use std::sync::atomic::{AtomicU64, Ordering};

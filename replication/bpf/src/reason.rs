@@ -1,4 +1,5 @@
 use crate::skeleton::dedup::types::reason as Code;
+use hawser_kernel::table::{Table, TableError};
 
 /// The reason that a frame was not replicated or not passed on: a row of the programs' `reasons`
 /// table.
@@ -52,6 +53,14 @@ reasons! {
     PASSED_EXTENSIONS, "passed_extensions", "IPv6 with so many extension headers that the protocol, which selects the flow, was not found; the kernel forwarded it";
     PASSED_REFUSED, "passed_refused", "the kernel does not make room for headers in such a packet, for example one of more than 16 kB in one piece; the kernel forwarded it";
     DROPPED_REFUSED, "dropped_refused", "the kernel does not change the headers of such a packet";
+}
+
+/// Returns the programs' counters by reason, summed over CPUs, in the order of [`REASONS`].
+pub(crate) fn reasons(table: &impl Table) -> Result<Vec<(Reason, u64)>, TableError> {
+    REASONS
+        .iter()
+        .map(|reason| Ok((*reason, table.per_cpu::<u64>(reason.index)?.iter().sum())))
+        .collect()
 }
 
 #[cfg(test)]

@@ -1,13 +1,15 @@
-use crate::address::{address, family_and_address};
 use crate::attachments::{Attachments, Programs, TcPrograms};
 use crate::keys::shim_keys;
 use crate::pins::Pins;
-use crate::program::{RunError, TestRun, fd, log_libbpf, test_run};
+use crate::reason::reasons;
 use crate::selector::{Prefix, Rule, select};
 use crate::skeleton::dedup::{DedupSkel, DedupSkelBuilder, types};
 use crate::skeleton::dedup_link::{DedupLinkSkel, DedupLinkSkelBuilder, types as link_types};
-use crate::table::{Table, TableError, plain, reasons, share_tables, value_of};
 use crate::{Arrivals, AttachError, LoadError, Reason, ReceiveHook};
+use hawser_kernel::address::{address, family_and_address};
+use hawser_kernel::plain;
+use hawser_kernel::program::{RunError, TestRun, fd, log_libbpf, test_run};
+use hawser_kernel::table::{Table, TableError, share_tables, value_of};
 use hawser_units::{FlowId, MAX_FLOWS, MAX_PATHS, PathId};
 use hawser_wire::echo::Echo;
 use hawser_wire::{Cover, SealRing};
@@ -21,7 +23,6 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 plain!(
-    [u64; 2],
     types::rx_flow,
     types::rx_path,
     types::rx_stats,

@@ -9,7 +9,7 @@
 use crate::Rule;
 use crate::selector::{Prefix, leave_alone, select};
 use crate::skeleton::replicate_xdp::types::reason;
-use crate::table::{Table, TableError};
+use hawser_kernel::table::{Table, TableError};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 

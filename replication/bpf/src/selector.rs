@@ -1,5 +1,6 @@
 use crate::skeleton::replicate_xdp::types::{self, limit, reason, rule_flag};
-use crate::table::{Table, TableError, plain};
+use hawser_kernel::plain;
+use hawser_kernel::table::{Table, TableError};
 pub use hawser_units::{NotAPrefix, Ports, Prefix, Rule};
 use std::ops::RangeInclusive;
 

@@ -2,25 +2,27 @@ mod own;
 
 pub use own::{Endpoint, MANAGEMENT_PORTS};
 
-use crate::address::family_and_address;
 use crate::device_drops::DeviceDrops;
 use crate::keys::shim_keys;
 use crate::path_errors::PathErrors;
 use crate::path_sets::PathSets;
 use crate::policy::Policies;
-use crate::program::{RunError, TestRun, fd, log_libbpf, test_run};
+use crate::reason::reasons;
 use crate::selection::{MAX_SELECTORS, Selection};
 use crate::selector::{Prefix, Rule};
-use crate::shared::Shared;
 use crate::signals::Signals;
 use crate::skeleton::replicate_tc::{ReplicateTcSkel, ReplicateTcSkelBuilder, types as tc_types};
 use crate::skeleton::replicate_xdp::types::{self, flow_flag, limit, route_flag};
 use crate::skeleton::replicate_xdp::{ReplicateXdpSkel, ReplicateXdpSkelBuilder};
-use crate::table::{Table, TableError, bytes_of, plain, reasons, share_tables, value_of};
 use crate::{
     AttachError, Link, LoadError, PathError, PolicyError, REASONS, Reason, SendPolicy,
     SignalEvents, SignalOptions, SignalOutcome, SignalsError, XdpMode,
 };
+use hawser_kernel::address::family_and_address;
+use hawser_kernel::plain;
+use hawser_kernel::program::{RunError, TestRun, fd, log_libbpf, test_run};
+use hawser_kernel::shared::Shared;
+use hawser_kernel::table::{Table, TableError, bytes_of, share_tables, value_of};
 use hawser_units::{FlowId, MAX_FLOWS, MAX_PATHS, PathId, PathSet};
 use hawser_wire::{Cover, KeySlot, OVERHEAD_V4, OVERHEAD_V6, SealKey, Shim};
 use libbpf_rs::Object;

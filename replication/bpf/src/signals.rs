@@ -1,11 +1,12 @@
-use crate::address::mapped;
-use crate::keys::key_words;
-use crate::program::{fd, test_run};
-use crate::records::Records;
 use crate::skeleton::signal::types::signal_outcome as Code;
 use crate::skeleton::signal::{SignalSkel, SignalSkelBuilder, types};
-use crate::table::{Table, TableError, plain, share_tables};
 use crate::{AttachError, Link, LoadError, RunError, TestRun};
+use hawser_kernel::address::mapped;
+use hawser_kernel::keys::key_words;
+use hawser_kernel::plain;
+use hawser_kernel::program::{fd, test_run};
+use hawser_kernel::records::Records;
+use hawser_kernel::table::{Table, TableError, share_tables};
 use hawser_units::{FlowId, Instant, PolicyCode};
 use hawser_wire::Key;
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};

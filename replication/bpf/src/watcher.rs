@@ -1,9 +1,10 @@
-use crate::program::{fd, log_libbpf, test_run};
-use crate::records::Records;
 use crate::selector::{Prefix, Rule, select};
 use crate::skeleton::watch::{WatchSkel, WatchSkelBuilder, types};
-use crate::table::{Table, TableError, plain};
 use crate::{AttachError, Link, LoadError, RunError, TestRun};
+use hawser_kernel::plain;
+use hawser_kernel::program::{fd, log_libbpf, test_run};
+use hawser_kernel::records::Records;
+use hawser_kernel::table::{Table, TableError};
 use hawser_units::{FlowId, Instant};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use std::mem::MaybeUninit;

@@ -1,7 +1,7 @@
-use crate::program::fd;
-use crate::shared::Shared;
 use crate::skeleton::bench_delay::{BenchDelaySkel, BenchDelaySkelBuilder, types};
 use crate::{AttachError, Link, LoadError};
+use hawser_kernel::program::fd;
+use hawser_kernel::shared::Shared;
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use std::mem::MaybeUninit;
 use std::net::IpAddr;

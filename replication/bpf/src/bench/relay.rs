@@ -1,9 +1,9 @@
 use super::BenchError;
-use crate::program::{fd, test_run};
 use crate::relay::{Options, Relay};
 use crate::skeleton::bench_relay::{BenchRelaySkel, BenchRelaySkelBuilder};
-use crate::table::{Table, TableError, share_tables};
 use crate::{Link, LoadError, RunError, TestRun};
+use hawser_kernel::program::{fd, test_run};
+use hawser_kernel::table::{Table, TableError, share_tables};
 use hawser_units::Instant;
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
 use std::mem::MaybeUninit;

@@ -1,8 +1,9 @@
-use crate::program::fd;
 use crate::relay::Route;
 use crate::skeleton::bench_rewrite::{BenchRewriteSkel, BenchRewriteSkelBuilder, types};
-use crate::table::{Table, TableError, plain};
 use crate::{AttachError, Link, LoadError};
+use hawser_kernel::plain;
+use hawser_kernel::program::fd;
+use hawser_kernel::table::{Table, TableError};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use std::mem::MaybeUninit;
 use std::net::SocketAddrV4;

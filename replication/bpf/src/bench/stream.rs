@@ -1,8 +1,8 @@
 use super::Delays;
-use crate::program::fd;
-use crate::shared::Shared;
 use crate::skeleton::bench_stream::{BenchStreamSkel, BenchStreamSkelBuilder, types};
 use crate::{AttachError, Link, LoadError};
+use hawser_kernel::program::fd;
+use hawser_kernel::shared::Shared;
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use std::mem::MaybeUninit;
 use std::time::Duration;

@@ -1,6 +1,6 @@
 use crate::LoadError;
 use crate::skeleton::bench_syscalls::{BenchSyscallsSkel, BenchSyscallsSkelBuilder};
-use crate::table::{Table, TableError};
+use hawser_kernel::table::{Table, TableError};
 use libbpf_rs::MapCore;
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use std::mem::MaybeUninit;

@@ -7,6 +7,8 @@
 
 #include <linux/types.h>
 
+#include "siphash_abi.h"
+
 enum limit {
 	MAX_PATHS = 8,
 	MAX_FLOWS = 1024,
@@ -43,20 +45,10 @@ _Static_assert(sizeof(struct shim) == 28, "the shim is 28 bytes");
 
 #define SHIM_TAGGED_BYTES 20
 
-struct siphash_key {
-	__u64 k0;
-	__u64 k1;
-};
-
 /* The keys of one direction between two nodes, derived from their shared key. */
 struct shim_keys {
 	struct siphash_key seal;   /* for tags */
 	struct siphash_key digest; /* for digests of whole packets */
-};
-
-/* The running state of SipHash. */
-struct siphash_state {
-	__u64 v0, v1, v2, v3;
 };
 
 /* The metadata that the sender's first program puts in front of a packet for the paths' programs,

@@ -8,6 +8,7 @@
 
 #include <asm-generic/errno.h>
 
+#include "abi.h"
 #include "foreign.h"
 #include "parse.h"
 #include "skb.h"

@@ -6,6 +6,7 @@
 #ifndef HAWSER_CLONING_H
 #define HAWSER_CLONING_H
 
+#include "path_tos.h"
 #include "sending.h"
 
 #include <linux/pkt_cls.h>

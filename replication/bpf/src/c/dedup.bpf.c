@@ -7,6 +7,7 @@
 
 #include "checksum.h"
 #include "digest.h"
+#include "path_tos.h"
 #include "seal.h"
 #include "select.h"
 #include "transparent.h"

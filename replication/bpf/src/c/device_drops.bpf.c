@@ -3,6 +3,7 @@
  * programs cannot see this, since a redirected frame or packet is sent after they have returned. It
  * uses the maps of the sending programs.
  */
+#include "path_tos.h"
 #include "sending.h"
 
 #include <bpf/bpf_core_read.h>

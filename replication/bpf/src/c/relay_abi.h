@@ -5,7 +5,9 @@
 #ifndef HAWSER_RELAY_ABI_H
 #define HAWSER_RELAY_ABI_H
 
-#include "abi.h"
+#include <linux/types.h>
+
+#include "siphash_abi.h"
 
 enum relay_limit {
 	RELAY_TRACKS = 64,

@@ -16,6 +16,7 @@
 #include "foreign.h"
 #include "martian.h"
 #include "partial.h"
+#include "path_tos.h"
 
 struct path_set {
 	__uint(type, BPF_MAP_TYPE_DEVMAP);

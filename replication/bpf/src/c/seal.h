@@ -6,8 +6,8 @@
 #ifndef HAWSER_SEAL_H
 #define HAWSER_SEAL_H
 
+#include "abi.h"
 #include "parse.h"
-
 #include "siphash.h"
 
 /* The covered headers: without options, and the four bytes after them, in which TCP and UDP have

@@ -96,6 +96,17 @@ static __always_inline bool is_well_formed(const struct signal *signal, __u32 ud
 	       signal->kind == SIGNAL_POLICY && signal->probe_shift <= PROBE_SHIFT_MAX;
 }
 
+/* Returns the tag of a signal; tag and arguments, the bytes before it, are in memory order. */
+static __always_inline __u64 signal_tag(__u64 first, __u64 second, __u32 rest, const struct siphash_key *key)
+{
+	struct siphash_state state = siphash_start(key);
+
+	_Static_assert(SHIM_TAGGED_BYTES == 20, "two words and a half");
+	siphash_add(&state, first);
+	siphash_add(&state, second);
+	return siphash_end(state, rest | (__u64)SHIM_TAGGED_BYTES << 56);
+}
+
 static __always_inline bool is_sealed(const struct signal *signal, const struct siphash_key *key)
 {
 	const __u64 *words = WORDS(signal), *tag = WORDS(signal->tag);

@@ -5,8 +5,8 @@
 #ifndef HAWSER_TRANSPARENT_H
 #define HAWSER_TRANSPARENT_H
 
+#include "abi.h"
 #include "parse.h"
-
 #include "siphash.h"
 
 /* Bytes after the IPv4 header that the fingerprint covers: ports, checksum and the first bytes of

@@ -1,8 +1,9 @@
 use super::Reason;
-use crate::records::Records;
 use crate::skeleton::relay::types;
-use crate::table::{TableError, plain};
 use hawser_fanout::{Frame, Registration, SlotSet, TrackIndex};
+use hawser_kernel::plain;
+use hawser_kernel::records::Records;
+use hawser_kernel::table::TableError;
 use hawser_units::{Ecn, Instant};
 use hawser_wire::media::ObjectId;
 use libbpf_rs::MapCore;

@@ -1,12 +1,12 @@
 //! The tables that the program and this process have in common memory. The program reads them at any
 //! time, so a row in use changes word by word, in an order that makes each state a valid one.
 
-use crate::keys::key_words;
-use crate::shared::Shared;
 use crate::skeleton::relay::RelayMaps;
 use crate::skeleton::relay::types::{self, relay_limit as Limit, relay_track_flag as Flag};
-use crate::table::TableError;
 use hawser_fanout::{Budget, Frame, Rate, Selection, SlotIndex, TrackHop, TrackIndex};
+use hawser_kernel::keys::key_words;
+use hawser_kernel::shared::Shared;
+use hawser_kernel::table::TableError;
 use hawser_wire::media::{Hop, MAX_LAYER};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 

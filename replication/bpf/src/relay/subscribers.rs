@@ -1,8 +1,8 @@
 use super::rows::TOTAL;
 use super::{Relay, Session};
-use crate::address::family_and_address;
 use crate::skeleton::relay::types::{self, relay_loss as LossCode};
 use hawser_fanout::{Budget, Frame, Selection, SlotIndex, TrackIndex, Verdict};
+use hawser_kernel::address::family_and_address;
 use hawser_units::Instant;
 
 /// The way to a subscriber.

@@ -1,10 +1,11 @@
 //! Traffic of the node's own that a sender does not replicate.
 
 use super::Sender;
-use crate::address::mapped;
 use crate::skeleton::replicate_tc::types;
 use crate::skeleton::replicate_xdp::types::limit;
-use crate::table::{Table, TableError, plain};
+use hawser_kernel::address::mapped;
+use hawser_kernel::plain;
+use hawser_kernel::table::{Table, TableError};
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 

@@ -9,9 +9,10 @@ use hawser_bpf::{
     Prefix, Reason, Receiver, ReceiverOptions, Rule, SendFlow, SendPath, SendPolicy, Sender,
     SenderOptions,
 };
+pub use hawser_kernel::testing::*;
 use hawser_units::{FlowId, PathId, PathSet, PolicyCode};
 use hawser_wire::{Addresses, DEFAULT_PORT, Encapsulation, Key, SealKey, SealRing, Shim, ip};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Once;
@@ -21,16 +22,11 @@ pub const XDP_DROP: u32 = 1;
 pub const XDP_PASS: u32 = 2;
 pub const XDP_REDIRECT: u32 = 4;
 
-/// MAC, IPv4 and IPv6 addresses of the node under test and of the node at the other end of every
-/// path.
+/// Link-layer addresses of the node under test and of the node at the other end of every path.
 pub const HERE_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 /// That of the loopback device, on which test runs of programs take place.
 pub const LOOPBACK_MAC: [u8; 6] = [0; 6];
 pub const THERE_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
-pub const HERE_V4: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 1);
-pub const THERE_V4: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 2);
-pub const HERE_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 1, 0, 0, 0, 0, 1);
-pub const THERE_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 1, 0, 0, 0, 0, 2);
 
 /// Length of the handover metadata in front of the shim.
 pub const HANDOVER: usize = 40;
@@ -207,21 +203,6 @@ pub fn decapsulated(inner: &[u8]) -> Vec<u8> {
     ethernet(LOOPBACK_MAC, THERE_MAC, inner)
 }
 
-/// An IP packet in a frame.
-pub fn ethernet(destination: [u8; 6], source: [u8; 6], packet: &[u8]) -> Vec<u8> {
-    let ethertype: [u8; 2] = if packet[0] >> 4 == 4 {
-        [0x08, 0x00]
-    } else {
-        [0x86, 0xdd]
-    };
-    [&destination[..], &source, &ethertype, packet].concat()
-}
-
-/// A frame in transit from another host, as received by a test run, which uses the loopback device.
-pub fn transit(packet: &[u8]) -> Vec<u8> {
-    ethernet([0; 6], [2, 0, 0, 0, 0, 9], packet)
-}
-
 /// A UDP packet from port 1000 to port 2000.
 pub fn udp4(to: &str, payload: &[u8]) -> Vec<u8> {
     ip::udp_packet(
@@ -235,16 +216,6 @@ pub fn udp4(to: &str, payload: &[u8]) -> Vec<u8> {
 pub fn udp6(to: &str, payload: &[u8]) -> Vec<u8> {
     let to = format!("[{to}]:2000").parse().unwrap();
     ip::udp_packet("[2001:db8:a::1]:1000".parse().unwrap(), to, 0, payload)
-}
-
-/// Changes bytes of an IPv4 header and updates its checksum.
-pub fn with_ipv4(mut packet: Vec<u8>, change: impl FnOnce(&mut [u8])) -> Vec<u8> {
-    change(&mut packet);
-    let header_bytes = usize::from(packet[0] & 0xf) * 4;
-    packet[10..12].fill(0);
-    let sum = ip::checksum(&packet[..header_bytes]);
-    packet[10..12].copy_from_slice(&sum.to_be_bytes());
-    packet
 }
 
 pub fn with_id(packet: Vec<u8>, id: u16) -> Vec<u8> {

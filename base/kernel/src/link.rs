@@ -1,3 +1,5 @@
+//! Attachments of programs to interfaces.
+
 use libbpf_rs::libbpf_sys;
 use std::ffi::CString;
 use std::io;
@@ -14,32 +16,6 @@ pub enum XdpMode {
     Native,
     /// After the allocation of socket buffers: works everywhere, but is several times slower.
     Generic,
-}
-
-/// The hook at which copies that arrive on an interface are deduplicated.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ReceiveHook {
-    /// XDP, for packets with an Ethernet header.
-    Xdp(XdpMode),
-    /// TC ingress (Linux 6.6).
-    Tc {
-        /// Whether the packets have an Ethernet header.
-        has_ethernet: bool,
-    },
-}
-
-impl ReceiveHook {
-    /// Returns whether an attachment at this hook can get the program of the other one.
-    pub(crate) fn is_at_place_of(self, other: Self) -> bool {
-        let is_tc = |hook| matches!(hook, ReceiveHook::Tc { .. });
-        self == other || is_tc(self) && is_tc(other)
-    }
-}
-
-impl From<XdpMode> for ReceiveHook {
-    fn from(mode: XdpMode) -> Self {
-        ReceiveHook::Xdp(mode)
-    }
 }
 
 /// The reason that a program was not attached.
@@ -171,18 +147,6 @@ impl Link {
         })
     }
 
-    /// Attaches a program that deduplicates.
-    pub(crate) fn receive(
-        program: BorrowedFd<'_>,
-        ifindex: u32,
-        hook: ReceiveHook,
-    ) -> Result<Self, AttachError> {
-        match hook {
-            ReceiveHook::Xdp(mode) => Self::xdp(program, ifindex, mode),
-            ReceiveHook::Tc { .. } => Self::tcx_ingress(program, ifindex),
-        }
-    }
-
     /// Attaches a TC program after those already at the interface's egress.
     pub fn tcx_egress(program: BorrowedFd<'_>, ifindex: u32) -> Result<Self, AttachError> {
         Self::tcx(program, ifindex, libbpf_sys::BPF_TCX_EGRESS)
@@ -218,13 +182,13 @@ impl Link {
     /// Ends the attachment, whatever other references there are. Dropping the link is not enough when the
     /// same program is attached again at once: a child process has a copy of the descriptor until it
     /// calls `exec`.
-    pub(crate) fn end(self) {
+    pub fn end(self) {
         // This fails only if the interface is gone, and with it the attachment.
         let _ = self.detach();
     }
 
     /// Ends the attachments to an interface.
-    pub(crate) fn end_all(links: &mut Vec<(u32, Link)>, ifindex: u32) {
+    pub fn end_all(links: &mut Vec<(u32, Link)>, ifindex: u32) {
         links
             .extract_if(.., |(attached, _)| *attached == ifindex)
             .for_each(|(_, link)| link.end());
@@ -247,21 +211,17 @@ impl Link {
     }
 
     /// Returns whether the program is still attached.
-    pub(crate) fn is_attached(&self) -> bool {
+    pub fn is_attached(&self) -> bool {
         self.interface().is_ok_and(|interface| interface.is_some())
     }
 
-    /// Returns the hook of an attachment to an interface, at TC whatever the packets' header is; `None` if
-    /// it has ended.
-    pub(crate) fn hook(&self, ifindex: u32) -> io::Result<Option<ReceiveHook>> {
-        if self.info()?.type_ == libbpf_sys::BPF_LINK_TYPE_TCX {
-            return Ok(Some(ReceiveHook::Tc { has_ethernet: true }));
-        }
-        Ok(xdp_mode(ifindex)?.map(ReceiveHook::Xdp))
+    /// Returns whether the attachment is at TC.
+    pub fn is_at_tc(&self) -> io::Result<bool> {
+        Ok(self.info()?.type_ == libbpf_sys::BPF_LINK_TYPE_TCX)
     }
 
     /// Returns the attached program.
-    pub(crate) fn program(&self) -> io::Result<OwnedFd> {
+    pub fn program(&self) -> io::Result<OwnedFd> {
         let id = self.info()?.prog_id;
         // SAFETY: the call takes a number.
         let fd = check(unsafe { libbpf_sys::bpf_prog_get_fd_by_id(id) })?;
@@ -304,7 +264,7 @@ impl Link {
 }
 
 /// Pins a kernel object under a path in a bpf file system.
-pub(crate) fn pin(object: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
+pub fn pin(object: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
     let path = CString::new(path.as_os_str().as_bytes())?;
     // SAFETY: the descriptor is open and the path ends in a zero byte.
     check(unsafe { libbpf_sys::bpf_obj_pin(object.as_raw_fd(), path.as_ptr()) }).map(drop)

@@ -15,8 +15,6 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
-#include "abi.h"
-
 #define AF_INET 2
 #define AF_INET6 10
 #define ETH_P_8021Q 0x8100
@@ -26,27 +24,6 @@
 #define IP_DF 0x4000
 #define ECN_MASK 0x3
 #define ECN_CE 0x3
-
-/* Transparent replicas carry their path in the DSCP, from the pool for local use (RFC 2474, section
- * 6). ECN is unchanged.
- */
-#define PATH_DSCP_MASK 0x23
-#define PATH_DSCP 0x23 /* 0b1ppp11 */
-
-static __always_inline __u8 path_tos(__u32 path, __u8 tos)
-{
-	return (PATH_DSCP | path << 2) << 2 | (tos & ECN_MASK);
-}
-
-static __always_inline bool names_path(__u8 tos)
-{
-	return (tos >> 2 & PATH_DSCP_MASK) == PATH_DSCP;
-}
-
-static __always_inline __u32 path_of_tos(__u8 tos)
-{
-	return tos >> 4 & (MAX_PATHS - 1);
-}
 
 /* A pointer into a packet, possibly unaligned. The compiler may still read whole words, since these
  * machines support it.
@@ -82,9 +59,7 @@ static __always_inline __u32 remaining(const struct cursor *cursor)
 	return bytes;
 }
 
-/* The fields that select a flow, and those that the shim and the outer header copy from the inner
- * packet.
- */
+/* The fields that select a packet, and those that headers in front of it copy. */
 struct packet {
 	const void *header;
 	__u8 destination[16]; /* IPv4 mapped */
@@ -98,9 +73,7 @@ struct packet {
 	bool is_fragment;
 };
 
-/* Returns whether a header of IPv6 is followed by another one that extensions.h can find (RFC 8200,
- * section 4; RFC 4302).
- */
+/* Returns whether a header of IPv6 says which one follows it, and where (RFC 8200, section 4; RFC 4302). */
 static __always_inline bool is_extension(__u8 protocol)
 {
 	return protocol == IPPROTO_HOPOPTS || protocol == IPPROTO_ROUTING || protocol == IPPROTO_DSTOPTS ||

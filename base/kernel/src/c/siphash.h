@@ -4,6 +4,7 @@
 #define HAWSER_SIPHASH_H
 
 #include "parse.h"
+#include "siphash_abi.h"
 
 #define ROTATE_LEFT(x, bits) ((x) << (bits) | (x) >> (64 - (bits)))
 
@@ -83,17 +84,6 @@ static __always_inline __u64 siphash_end(struct siphash_state state, __u64 last)
 	siphash_add(&state, last);
 	SIPHASH_FINISH(state.v0, state.v1, state.v2, state.v3);
 	return state.v0 ^ state.v1 ^ state.v2 ^ state.v3;
-}
-
-/* Returns the tag of a signal; tag and arguments, the bytes before it, are in memory order. */
-static __always_inline __u64 signal_tag(__u64 first, __u64 second, __u32 rest, const struct siphash_key *key)
-{
-	struct siphash_state state = siphash_start(key);
-
-	_Static_assert(SHIM_TAGGED_BYTES == 20, "two words and a half");
-	siphash_add(&state, first);
-	siphash_add(&state, second);
-	return siphash_end(state, rest | (__u64)SHIM_TAGGED_BYTES << 56);
 }
 
 #endif

@@ -1,7 +1,9 @@
+//! Addresses in tables.
+
 use std::net::IpAddr;
 
 /// Returns the address family's number, and the address at the start of a 16-byte array.
-pub(crate) fn family_and_address(address: IpAddr) -> (u16, [u8; 16]) {
+pub fn family_and_address(address: IpAddr) -> (u16, [u8; 16]) {
     let mut bytes = [0; 16];
     match address {
         IpAddr::V4(v4) => {
@@ -13,7 +15,7 @@ pub(crate) fn family_and_address(address: IpAddr) -> (u16, [u8; 16]) {
 }
 
 /// Returns the address at the start of a 16-byte array, by its family's number.
-pub(crate) fn address(family: u16, bytes: [u8; 16]) -> IpAddr {
+pub fn address(family: u16, bytes: [u8; 16]) -> IpAddr {
     let [a, b, c, d, ..] = bytes;
     match i32::from(family) {
         libc::AF_INET6 => IpAddr::from(bytes),
@@ -22,7 +24,7 @@ pub(crate) fn address(family: u16, bytes: [u8; 16]) -> IpAddr {
 }
 
 /// Returns the address as an IPv6 address, into which an IPv4 address is mapped.
-pub(crate) fn mapped(address: IpAddr) -> [u8; 16] {
+pub fn mapped(address: IpAddr) -> [u8; 16] {
     match address {
         IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
         IpAddr::V6(v6) => v6.octets(),

@@ -1,3 +1,5 @@
+//! Records that programs write.
+
 use crate::table::{Plain, TableError, value_of};
 use libbpf_rs::{MapCore, RingBuffer, RingBufferBuilder};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -5,14 +7,14 @@ use std::sync::mpsc;
 
 /// The reader of a ring buffer that a program writes records of one type to.
 #[derive(Debug)]
-pub(crate) struct Records<T> {
+pub struct Records<T> {
     ring: RingBuffer<'static>,
     read: mpsc::Receiver<T>,
 }
 
 impl<T: Plain + Send + 'static> Records<T> {
     /// Creates the reader. A ring must have only one.
-    pub(crate) fn map(table: &impl MapCore) -> Result<Self, TableError> {
+    pub fn map(table: &impl MapCore) -> Result<Self, TableError> {
         let failed = |source| TableError {
             table: table.name().to_string_lossy().into_owned(),
             source,
@@ -32,7 +34,7 @@ impl<T: Plain + Send + 'static> Records<T> {
     }
 
     /// Returns the records that were written since the last call.
-    pub(crate) fn drain(&mut self) -> impl Iterator<Item = T> + '_ {
+    pub fn drain(&mut self) -> impl Iterator<Item = T> + '_ {
         self.ring
             .consume()
             .expect("records are taken without errors");

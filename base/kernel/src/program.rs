@@ -1,3 +1,5 @@
+//! Loaded programs: test runs, the log, their descriptors.
+
 use libbpf_rs::{PrintLevel, ProgramInput};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
@@ -28,7 +30,7 @@ const LARGEST_FRAME: usize = 4096;
 
 /// Runs a loaded program on `frame`, `repeat` times. Every run sees the frame that the previous one
 /// left.
-pub(crate) fn test_run(
+pub fn test_run(
     program: &libbpf_rs::ProgramMut<'_>,
     frame: &[u8],
     repeat: u32,
@@ -45,10 +47,7 @@ pub(crate) fn test_run(
 
 /// Runs a TC program on a frame whose sum was computed by a device (`CHECKSUM_COMPLETE`). The kernel
 /// compares the sum after the run.
-pub(crate) fn summed_run(
-    program: &libbpf_rs::ProgramMut<'_>,
-    frame: &[u8],
-) -> Result<TestRun, RunError> {
+pub fn summed_run(program: &libbpf_rs::ProgramMut<'_>, frame: &[u8]) -> Result<TestRun, RunError> {
     // BPF_F_TEST_SKB_CHECKSUM_COMPLETE of linux/bpf.h.
     const CHECKSUM_COMPLETE: u32 = 1 << 2;
     let mut out = vec![0; LARGEST_FRAME];
@@ -64,7 +63,7 @@ pub(crate) fn summed_run(
 
 /// Runs an XDP program on `packets` copies of `frame` that are really forwarded where the program
 /// sends them. The kernel may reuse copies as the program left them.
-pub(crate) fn live_run(
+pub fn live_run(
     program: &libbpf_rs::ProgramMut<'_>,
     frame: &[u8],
     packets: u32,
@@ -92,7 +91,7 @@ fn run(program: &libbpf_rs::ProgramMut<'_>, input: ProgramInput<'_>) -> Result<T
 }
 
 /// Sends libbpf's messages to the log instead of standard error.
-pub(crate) fn log_libbpf() {
+pub fn log_libbpf() {
     fn log(_: PrintLevel, text: String) {
         tracing::debug!("{}", text.trim_end());
     }
@@ -100,6 +99,6 @@ pub(crate) fn log_libbpf() {
 }
 
 /// Returns the descriptor of a program, for attaching it.
-pub(crate) fn fd<'a>(program: &'a libbpf_rs::Program<'_>) -> BorrowedFd<'a> {
+pub fn fd<'a>(program: &'a libbpf_rs::Program<'_>) -> BorrowedFd<'a> {
     program.as_fd()
 }

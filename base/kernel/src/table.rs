@@ -1,3 +1,5 @@
+//! Typed access to tables.
+
 use libbpf_rs::{MapCore, MapFlags, Object, OpenObject};
 use std::os::fd::AsFd;
 
@@ -11,28 +13,34 @@ pub struct TableError {
     pub source: libbpf_rs::Error,
 }
 
-/// A type of `abi.h` that may be copied to and from the kernel byte by byte.
+/// A type that a program shares with this process and that may be copied to and from the kernel byte by byte.
 ///
 /// # Safety
 /// The type is `repr(C)`, every bit pattern is a value of it, and it has no padding.
-pub(crate) unsafe trait Plain: Copy + Default {}
+pub unsafe trait Plain: Copy + Default {}
 
+/// Declares types of a skeleton as [`Plain`](crate::table::Plain).
+#[macro_export]
 macro_rules! plain {
     ($($ty:ty),* $(,)?) => {
-        // SAFETY: abi.h has only integers and explicit padding, and asserts the sizes.
+        // SAFETY: the headers of these types have only integers and explicit padding, and assert the sizes.
         $(unsafe impl $crate::table::Plain for $ty {})*
     };
 }
-pub(crate) use plain;
 
-plain!(u8, u32, u64, [u8; 16]);
+plain!(u8, u32, u64, [u8; 16], [u32; 2], [u64; 2]);
 
-pub(crate) fn bytes_of<T: Plain>(value: &T) -> &[u8] {
+/// Returns the bytes of a value.
+pub fn bytes_of<T: Plain>(value: &T) -> &[u8] {
     // SAFETY: `Plain` has no padding, so all of its bytes are initialised.
     unsafe { std::slice::from_raw_parts(std::ptr::from_ref(value).cast(), size_of::<T>()) }
 }
 
-pub(crate) fn value_of<T: Plain>(bytes: &[u8]) -> T {
+/// Returns the value of which these are the bytes.
+///
+/// # Panics
+/// If there are too few of them.
+pub fn value_of<T: Plain>(bytes: &[u8]) -> T {
     assert!(
         bytes.len() >= size_of::<T>(),
         "a table's value has its declared size"
@@ -42,7 +50,8 @@ pub(crate) fn value_of<T: Plain>(bytes: &[u8]) -> T {
 }
 
 /// Typed access to a map.
-pub(crate) trait Table: MapCore {
+pub trait Table: MapCore {
+    /// Returns an error from libbpf as one of this table.
     fn failed(&self, source: libbpf_rs::Error) -> TableError {
         TableError {
             table: self.name().to_string_lossy().into_owned(),
@@ -50,6 +59,7 @@ pub(crate) trait Table: MapCore {
         }
     }
 
+    /// Sets a value.
     fn set<K: Plain, V: Plain>(&self, key: &K, value: &V) -> Result<(), TableError> {
         self.update(bytes_of(key), bytes_of(value), MapFlags::ANY)
             .map_err(|source| self.failed(source))
@@ -60,6 +70,7 @@ pub(crate) trait Table: MapCore {
         Ok(self.find(index)?.unwrap_or_default())
     }
 
+    /// Returns a value, if there is one of this key.
     fn find<V: Plain>(&self, key: u32) -> Result<Option<V>, TableError> {
         let found = self
             .lookup(bytes_of(&key), MapFlags::ANY)
@@ -67,6 +78,7 @@ pub(crate) trait Table: MapCore {
         Ok(found.as_deref().map(value_of))
     }
 
+    /// Removes a value, if there is one.
     fn remove<K: Plain>(&self, key: &K) -> Result<(), TableError> {
         match self.delete(bytes_of(key)) {
             Err(error) if error.kind() == libbpf_rs::ErrorKind::NotFound => Ok(()),
@@ -88,7 +100,7 @@ impl<M: MapCore> Table for M {}
 
 /// Makes an object that is about to be loaded use the tables of a loaded one. Constants, whose
 /// names contain a dot, are not shared.
-pub(crate) fn share_tables(open: &mut OpenObject, loaded: &Object) -> Result<(), libbpf_rs::Error> {
+pub fn share_tables(open: &mut OpenObject, loaded: &Object) -> Result<(), libbpf_rs::Error> {
     for mut map in open
         .maps_mut()
         .filter(|map| !map.name().to_string_lossy().contains('.'))
@@ -98,12 +110,4 @@ pub(crate) fn share_tables(open: &mut OpenObject, loaded: &Object) -> Result<(),
         }
     }
     Ok(())
-}
-
-/// Returns the programs' counters by reason, summed over CPUs, in the order of [`crate::REASONS`].
-pub(crate) fn reasons(table: &impl Table) -> Result<Vec<(crate::Reason, u64)>, TableError> {
-    crate::REASONS
-        .iter()
-        .map(|reason| Ok((*reason, table.per_cpu::<u64>(reason.index)?.iter().sum())))
-        .collect()
 }

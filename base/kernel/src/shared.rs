@@ -1,3 +1,5 @@
+//! Tables in memory that programs and this process have in common.
+
 use crate::table::TableError;
 use libbpf_rs::MapCore;
 use std::io;
@@ -8,7 +10,7 @@ use std::ptr::NonNull;
 ///
 /// A row may change at any time while it is read, so rows are handed out as pointers.
 #[derive(Debug)]
-pub(crate) struct Shared<T> {
+pub struct Shared<T> {
     rows: NonNull<T>,
     count: usize,
 }
@@ -18,7 +20,11 @@ pub(crate) struct Shared<T> {
 unsafe impl<T> Send for Shared<T> {}
 
 impl<T> Shared<T> {
-    pub(crate) fn map(table: &impl MapCore) -> Result<Self, TableError> {
+    /// Maps a table.
+    ///
+    /// # Panics
+    /// If its rows are not of this type.
+    pub fn map(table: &impl MapCore) -> Result<Self, TableError> {
         let count = table.max_entries() as usize;
         let size = table.value_size() as usize;
         assert_eq!(
@@ -45,13 +51,17 @@ impl<T> Shared<T> {
         Ok(Shared { rows, count })
     }
 
-    pub(crate) fn len(&self) -> usize {
+    /// Returns the number of rows.
+    #[allow(clippy::len_without_is_empty, reason = "no table is empty")]
+    pub fn len(&self) -> usize {
         self.count
     }
 
+    /// Returns a row.
+    ///
     /// # Panics
     /// If there is no such row.
-    pub(crate) fn row(&self, index: usize) -> *mut T {
+    pub fn row(&self, index: usize) -> *mut T {
         assert!(index < self.count);
         // SAFETY: within the mapping.
         unsafe { self.rows.as_ptr().add(index) }
