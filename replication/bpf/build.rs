@@ -11,18 +11,12 @@ fn main() {
         "fallback",
         "pass",
         "path_errors",
-        "relay",
         "replicate_xdp",
         "replicate_tc",
         "signal",
         "watch",
         "bench_dedup",
-        "bench_delay",
-        "bench_relay",
         "bench_replicate_xdp",
         "bench_replicate_tc",
-        "bench_rewrite",
-        "bench_stream",
-        "bench_syscalls",
     ]);
 }

@@ -6,8 +6,8 @@ use std::io::{BufRead, BufReader, Read};
 use std::process::{Command, Stdio};
 use std::thread;
 
-/// The package of the eBPF programs.
-const PROGRAMS: &str = "hawser-bpf";
+/// The packages of the eBPF programs.
+const PROGRAMS: [&str; 2] = ["hawser-bpf", "hawser-media-bpf"];
 
 /// The packages and names of further tests, and the arguments of each executable. The machine has one
 /// slow processor, so tests that measure run one at a time.
@@ -43,12 +43,14 @@ pub(crate) fn test(workspace: &Metadata) -> Result<()> {
         .map(|test| format!(" --skip {test}"))
         .concat();
     let (mut on_oldest, mut on_newest) = (Vec::new(), Vec::new());
-    for test in programs_tests(workspace)? {
-        let executable = executable(PROGRAMS, &test)?;
-        if !FILES_THAT_NEED_NEWER.contains(&test.as_str()) {
-            on_oldest.push(format!("{executable}{without}"));
+    for package in PROGRAMS {
+        for test in programs_tests(workspace, package)? {
+            let executable = executable(package, &test)?;
+            if !FILES_THAT_NEED_NEWER.contains(&test.as_str()) {
+                on_oldest.push(format!("{executable}{without}"));
+            }
+            on_newest.push(executable);
         }
-        on_newest.push(executable);
     }
     for (package, test, arguments) in TESTS {
         let command = format!("{} {arguments}", executable(package, test)?);
@@ -97,13 +99,13 @@ fn print_lines_of(release: &str, output: impl Read) {
     }
 }
 
-/// Returns the names of the tests of the eBPF programs.
-fn programs_tests(workspace: &Metadata) -> Result<Vec<String>> {
+/// Returns the names of the tests of a package of eBPF programs.
+fn programs_tests(workspace: &Metadata, name: &str) -> Result<Vec<String>> {
     let package = workspace
         .workspace_packages()
         .into_iter()
-        .find(|package| package.name == PROGRAMS)
-        .with_context(|| format!("no package {PROGRAMS}"))?;
+        .find(|package| package.name == name)
+        .with_context(|| format!("no package {name}"))?;
     let tests = package.targets.iter().filter(|target| {
         target.kind.contains(&TargetKind::Test) && !target.required_features.is_empty()
     });

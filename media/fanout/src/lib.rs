@@ -1,6 +1,6 @@
 //! Decisions of a relay: which packets of an object go to which subscribers.
 //!
-//! This is the executable specification of the relay in `replication/bpf`. Both get the same random
+//! This is the executable specification of the relay in `media/bpf`. Both get the same random
 //! `operations` and must agree, so change both or neither. `docs/design/relay.md` gives the reasons.
 //!
 //! - A packet is dropped unless its upstream's hop tag is right. One that was seen before goes to

@@ -27,7 +27,7 @@ pub enum Refusal {
 
 /// Whether a subscriber is served an object, decided when its first packet arrives.
 ///
-/// The values are those of `enum relay_verdict` in `replication/bpf/src/c/relay_abi.h`.
+/// The values are those of `enum relay_verdict` in `media/bpf/src/c/relay_abi.h`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u32)]
 pub enum Verdict {

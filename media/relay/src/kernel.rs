@@ -4,11 +4,11 @@ use crate::forward::{Begun, BroadcastIndex, Forwarder, Outcomes, Served};
 use crate::routes::Routes;
 use anyhow::{Context, Result};
 use hawser_audience::Command;
-use hawser_bpf::relay::{
-    Loss, Options, Registrations, Relay, Route, Session, TrackOptions, Upstream,
-};
 use hawser_fanout::{Budget, Frame, SlotIndex, SlotPool, TrackHop, TrackIndex, Verdict};
 use hawser_io::interface;
+use hawser_media_bpf::relay::{
+    Loss, Options, Registrations, Relay, Route, Session, TrackOptions, Upstream,
+};
 use hawser_units::Instant;
 use hawser_wire::media::{DEFAULT_DATAGRAM, Hop};
 use std::collections::BTreeMap;

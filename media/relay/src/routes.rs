@@ -1,7 +1,7 @@
 //! The ways to subscribers.
 
-use hawser_bpf::relay::Route;
 use hawser_io::interface::{self, Interface};
+use hawser_media_bpf::relay::Route;
 use hawser_units::Instant;
 use std::collections::BTreeMap;
 use std::net::IpAddr;

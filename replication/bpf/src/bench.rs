@@ -1,19 +1,7 @@
 //! Benchmarks of the programs. Each is timed in the kernel, the frames that it sends really leave,
 //! and each has a baseline to compare with. `hawser lab bench` runs them.
 
-mod delay;
-mod relay;
-mod rewrite;
-mod stream;
-mod syscalls;
-
 pub use hawser_kernel::bench::BenchError;
-
-pub use delay::{DelayProbe, Delays, Subscribers};
-pub use relay::{RelayBench, TimedRelay};
-pub use rewrite::{RewriteClient, RewriteRelay};
-pub use stream::StreamProbe;
-pub use syscalls::SyscallCounter;
 
 use crate::skeleton::{bench_dedup, bench_replicate_tc, bench_replicate_xdp};
 use crate::{Arrivals, Link, LoadError, Receiver, RunError, Sender, XdpMode};

@@ -2,8 +2,8 @@
 //!
 //! [`Sender`] replicates the flows of an ingress edge and applies in-band signals, [`Receiver`]
 //! deduplicates the copies at the egress edge, [`Watcher`] records the viewer's requests there, and
-//! [`Fallback`] routes the packets that are not replicated. [`Relay`] sends media to many subscribers.
-//! The programs are in `src/c`; the formats are specified in `docs/design/wire.md` and `media.md`.
+//! [`Fallback`] routes the packets that are not replicated.
+//! The programs are in `src/c`; the formats are specified in `docs/design/wire.md`.
 #![allow(
     unsafe_code,
     reason = "maps are memory shared with the kernel and links are raw kernel objects"
@@ -23,7 +23,6 @@ mod pins;
 mod policy;
 mod reason;
 mod receiver;
-pub mod relay;
 mod selection;
 mod selector;
 mod sender;
@@ -57,17 +56,11 @@ hawser_kernel::skeletons!(
     fallback,
     pass,
     path_errors,
-    relay,
     replicate_xdp,
     replicate_tc,
     signal,
     watch,
     bench_dedup,
-    bench_delay,
-    bench_relay,
     bench_replicate_xdp,
     bench_replicate_tc,
-    bench_rewrite,
-    bench_stream,
-    bench_syscalls,
 );

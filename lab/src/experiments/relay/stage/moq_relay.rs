@@ -5,8 +5,8 @@ use super::{Slice, cpu_of_relay, stay_on_cpu, total};
 use crate::experiment::Run;
 use crate::relays::{Audience, HOW_TO_INSTALL, MoqPublisher, MoqRelay, Network, Running};
 use anyhow::{Context, Result, ensure};
-use hawser_bpf::bench::{StreamProbe, SyscallCounter};
 use hawser_io::ring::rise_to_realtime;
+use hawser_media_bpf::bench::{StreamProbe, SyscallCounter};
 use std::thread;
 use std::time::{Duration, Instant};
 

@@ -2,17 +2,17 @@
 
 #[path = "support/relayed.rs"]
 mod relayed;
-#[path = "support/mod.rs"]
-mod support;
 
-use hawser_bpf::relay::{Loss, Options, Reason, Relay, Route, Session, TrackOptions, Upstream};
 use hawser_fanout::{Budget, Frame, SlotIndex, TrackHop, Verdict};
+use hawser_kernel::testing::{transit, with_ipv4};
+use hawser_media_bpf::relay::{
+    Loss, Options, Reason, Relay, Route, Session, TrackOptions, Upstream,
+};
 use hawser_units::{Ecn, Instant};
 use hawser_wire::ip;
 use hawser_wire::media::{Header, write_hop};
 use relayed::*;
 use std::net::{IpAddr, SocketAddr};
-use support::{transit, with_ipv4};
 
 const TC_ACT_SHOT: u32 = 2;
 const TC_ACT_UNSPEC: u32 = u32::MAX;

@@ -1,21 +1,20 @@
 //! The relay's program and `media/fanout` implement the same specification.
 
-#[path = "support/mod.rs"]
-mod support;
-
-use hawser_bpf::bench::TimedRelay;
-use hawser_bpf::relay::{Options, Reason, Registrations, Route, Session, TrackOptions, Upstream};
 use hawser_fanout::operations::{
     self, DATAGRAM, Step, TRACKS, UPSTREAMS, alias, own_hop, track, upstream_hop,
 };
 use hawser_fanout::{Delivery, Refusal, SlotIndex, TrackHop};
+use hawser_kernel::testing::{HERE_V4, HERE_V6, THERE_V4, THERE_V6, transit};
+use hawser_media_bpf::bench::TimedRelay;
+use hawser_media_bpf::relay::{
+    Options, Reason, Registrations, Route, Session, TrackOptions, Upstream,
+};
 use hawser_units::Instant;
 use hawser_wire::ip;
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
-use support::{HERE_V4, HERE_V6, THERE_V4, THERE_V6, transit};
 
 const TC_ACT_SHOT: u32 = 2;
 const TC_ACT_UNSPEC: u32 = u32::MAX;
@@ -166,7 +165,7 @@ impl Program {
 }
 
 fn set_upstream(
-    relay: &hawser_bpf::relay::Relay,
+    relay: &hawser_media_bpf::relay::Relay,
     number: u32,
     hops: [Option<hawser_wire::media::Hop>; 3],
 ) {

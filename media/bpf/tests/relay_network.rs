@@ -3,9 +3,9 @@
 #[path = "support/relayed.rs"]
 mod relayed;
 
-use hawser_bpf::relay::{Reason, Relay, TrackOptions};
 use hawser_fanout::{Budget, Frame, Rate, Selection, Verdict};
 use hawser_io::udp;
+use hawser_media_bpf::relay::{Reason, Relay, TrackOptions};
 use hawser_units::{Bitrate, ByteSize, Ecn};
 use hawser_wire::media::{Header, ObjectId, Packet, write_hop};
 use nix::net::if_::if_nametoindex;

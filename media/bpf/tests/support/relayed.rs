@@ -5,9 +5,9 @@
     reason = "shared by the tests of the relay, each of which uses only a part"
 )]
 
-use hawser_bpf::relay::{Options, Reason, Relay, Route, Session, TrackOptions, Upstream};
 use hawser_fanout::{Budget, Frame, Selection, SlotIndex, TrackHop, TrackIndex};
 use hawser_io::netns::Namespace;
+use hawser_media_bpf::relay::{Options, Reason, Relay, Route, Session, TrackOptions, Upstream};
 use hawser_units::Instant;
 use hawser_wire::Key;
 use hawser_wire::media::{Flags, Header, Hop, MediaTime, ObjectId, PacketId};
