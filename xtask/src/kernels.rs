@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use std::thread;
 
 /// The packages of the eBPF programs.
-const PROGRAMS: [&str; 2] = ["hawser-bpf", "hawser-media-bpf"];
+const PROGRAMS: [&str; 2] = ["hawser-replication-bpf", "hawser-media-bpf"];
 
 /// The packages and names of further tests, and the arguments of each executable. The machine has one
 /// slow processor, so tests that measure run one at a time.

@@ -1,8 +1,8 @@
 use super::{case, median, nanoseconds, transit_frame};
 use crate::summary::{Case, Summary};
 use anyhow::{Result, ensure};
-use hawser_bpf::bench::{Accepting, DedupBench};
-use hawser_bpf::{Receiver, ReceiverOptions, Verdict};
+use hawser_replication_bpf::bench::{Accepting, DedupBench};
+use hawser_replication_bpf::{Receiver, ReceiverOptions, Verdict};
 use hawser_units::{FlowId, PathId, PathSet};
 use hawser_wire::{
     Addresses, Cover, DEFAULT_PORT, Encapsulation, Key, KeySlot, SealKey, SealRing, Shim,
@@ -116,7 +116,7 @@ struct Bench {
     key: SealKey,
     /// The next unused sequence number. Only duplicates reuse one.
     next_sequence: u64,
-    records: Vec<hawser_bpf::Arrival>,
+    records: Vec<hawser_replication_bpf::Arrival>,
 }
 
 impl Bench {

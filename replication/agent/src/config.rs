@@ -11,11 +11,11 @@ pub use keys::generate_key;
 pub(crate) use keys::parse_key;
 
 use crate::flows::Flows;
-use hawser_bpf::Prefix;
 use hawser_client::Controller;
 use hawser_io::config::Source;
 use hawser_io::interface::name_matches;
 use hawser_io::xdp::Wanted;
+use hawser_replication_bpf::Prefix;
 use hawser_units::{PathId, PathSet};
 use std::collections::BTreeMap;
 use std::fmt;

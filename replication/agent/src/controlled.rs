@@ -19,7 +19,6 @@ use crate::trace::Trace;
 use crate::uplinks;
 use crate::watch::Watch;
 use anyhow::{Context, Result, ensure};
-use hawser_bpf::MAX_RULES;
 use hawser_client::Identity;
 use hawser_io::clock::unix_ms;
 use hawser_model::resource::Policy;
@@ -28,6 +27,7 @@ use hawser_node::{
     ReportContent, SecretKey,
 };
 use hawser_pathset::JudgedPacket;
+use hawser_replication_bpf::MAX_RULES;
 use hawser_units::{FlowId, Instant, PathSet};
 use health::Health;
 use signals::Signals;

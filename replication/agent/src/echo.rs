@@ -17,10 +17,11 @@
 //! measurement therefore does not depend on the interval of the loop.
 
 use crate::config::{Config, PathConfig, Peer};
-use hawser_bpf::SeenEcho;
 use hawser_io::interface;
 use hawser_io::stamped::StampedSocket;
 use hawser_model::discovery::{Candidate, Ends};
+use hawser_replication_bpf::SeenEcho;
+use hawser_replication_bpf::SeenEcho;
 use hawser_units::{Instant, PathId, smoothed_rtt};
 use hawser_wire::KeyRing;
 use hawser_wire::echo::{Echo, EchoKind};

@@ -1,10 +1,11 @@
 //! The flows of a node, from its configuration file or assigned by its controller.
 
 use crate::peer::Peer;
-use hawser_bpf::SendPolicy;
 use hawser_model::Name;
 use hawser_model::resource::Policy;
 pub use hawser_node::Selectors;
+use hawser_replication_bpf::SendPolicy;
+use hawser_replication_bpf::SendPolicy;
 use hawser_units::FlowId;
 use hawser_wire::{Cover, KeySlot, SealKey, SealRing};
 use std::collections::BTreeMap;

@@ -20,16 +20,16 @@ use devices::Devices;
 pub(crate) use devices::{Modes, Use};
 use environment::{Interfaces, load_receiver, tell_of_forwarding, warn_of_large_packets};
 pub(crate) use environment::{next_hop, pins, remove_pins};
-use hawser_bpf::{
-    AttachError, Prefix, ReceiveHook, Receiver, Rule, SendFlow, SendPolicy, Sender, SenderOptions,
-    XdpMode,
-};
 use hawser_io::clock::unix_ms;
 use hawser_io::interface::LinkHeader;
 use hawser_io::kept::{Filters, Keeper};
 use hawser_io::segmenter::Segmenter;
 use hawser_io::xdp::{Choice, Mode};
 use hawser_io::{interface, netlink};
+use hawser_replication_bpf::{
+    AttachError, Prefix, ReceiveHook, Receiver, Rule, SendFlow, SendPolicy, Sender, SenderOptions,
+    XdpMode,
+};
 use hawser_units::{FlowId, PathId};
 use locals::Locals;
 pub(crate) use locals::current_local;

@@ -1,5 +1,5 @@
-use hawser_bpf::{Arrival, Arrivals, Verdict};
 use hawser_pathset::{JudgedPacket, PathTotals, Tracker};
+use hawser_replication_bpf::{Arrival, Arrivals, Verdict};
 use hawser_units::{FlowId, Instant, PathId};
 use std::time::Duration;
 

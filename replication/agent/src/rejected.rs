@@ -2,7 +2,7 @@
 //! what to fix.
 
 use crate::node::Node;
-use hawser_bpf::{Receiver, RxStats, TableError};
+use hawser_replication_bpf::{Receiver, RxStats, TableError};
 use hawser_units::FlowId;
 use std::collections::BTreeMap;
 use tracing::warn;

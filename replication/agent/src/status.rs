@@ -16,12 +16,12 @@ use crate::device::Device;
 use crate::node::Node;
 use crate::observer::Observer;
 use anyhow::{Context, Result};
-use hawser_bpf::{FallbackStats, RxStats, Sender, TxStats};
 use hawser_io::clock::unix_ms;
 use hawser_io::failures::{Change, Failures};
 use hawser_io::json_file::JsonFile;
 use hawser_io::kept::Deviation;
 use hawser_pathset::PathTotals;
+use hawser_replication_bpf::{FallbackStats, RxStats, Sender, TxStats};
 use hawser_units::{FlowId, Line, PathId};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
@@ -505,7 +505,7 @@ impl ReceiveStatus {
     }
 }
 
-fn occurred(reasons: Vec<(hawser_bpf::Reason, u64)>) -> BTreeMap<String, u64> {
+fn occurred(reasons: Vec<(hawser_replication_bpf::Reason, u64)>) -> BTreeMap<String, u64> {
     reasons
         .into_iter()
         .filter(|(_, count)| *count > 0)

@@ -1,8 +1,8 @@
 //! Watches the viewers' requests at the egress.
 
 use anyhow::{Context, Result};
-use hawser_bpf::{Request, WatchStats, Watcher};
 use hawser_node::WatchedRequests;
+use hawser_replication_bpf::{Request, WatchStats, Watcher};
 use hawser_units::FlowId;
 use std::collections::BTreeMap;
 use tracing::{info, warn};

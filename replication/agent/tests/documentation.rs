@@ -49,7 +49,7 @@ fn every_reason_is_explained() {
         .split_whitespace()
         .collect::<Vec<_>>()
         .join(" ");
-    for reason in hawser_bpf::REASONS {
+    for reason in hawser_replication_bpf::REASONS {
         let row = format!("| `{}` | {} |", reason.name, reason.help);
         assert!(page.contains(&row), "docs/agent.md lacks: {row}");
     }

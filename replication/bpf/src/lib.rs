@@ -1,4 +1,4 @@
-//! The eBPF programs and their loader: load, attach, typed map handles. No policy.
+//! The eBPF programs of edges and their loader: load, attach, typed map handles. No policy.
 //!
 //! [`Sender`] replicates the flows of an ingress edge and applies in-band signals, [`Receiver`]
 //! deduplicates the copies at the egress edge, [`Watcher`] records the viewer's requests there, and

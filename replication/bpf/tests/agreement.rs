@@ -2,10 +2,10 @@
 
 mod support;
 
-use hawser_bpf::Verdict;
-use hawser_bpf::bench::TaggedWindows;
 use hawser_dedup::operations::{Tagged, arrivals, operation, start, tagged_arrivals};
 use hawser_dedup::{Times, Window};
+use hawser_replication_bpf::Verdict;
+use hawser_replication_bpf::bench::TaggedWindows;
 use hawser_wire::Shim;
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;

@@ -2,8 +2,8 @@
 
 mod support;
 
-use hawser_bpf::{Receiver, ReceiverOptions, RxStats, Verdict};
 use hawser_dedup::{SLOT_BITS, SLOTS};
+use hawser_replication_bpf::{Receiver, ReceiverOptions, RxStats, Verdict};
 use hawser_units::PathSet;
 use hawser_wire::Shim;
 use nix::sched::{CpuSet, sched_getcpu, sched_setaffinity};
@@ -144,7 +144,7 @@ fn rejected_copies_leave_no_record() {
 
 #[test]
 fn a_transparent_copy_is_recorded_with_its_fingerprint() {
-    let options = hawser_bpf::ReceiverOptions {
+    let options = hawser_replication_bpf::ReceiverOptions {
         transparent_within: Duration::from_secs(3600),
         ..receiver_options()
     };

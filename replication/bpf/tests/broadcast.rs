@@ -5,8 +5,8 @@
 mod paths;
 mod support;
 
-use hawser_bpf::{Loop, SendFlow, SendPath, SendPolicy, Sender};
 use hawser_io::ring::Port;
+use hawser_replication_bpf::{Loop, SendFlow, SendPath, SendPolicy, Sender};
 use hawser_units::{PathSet, PolicyCode};
 use hawser_wire::{Cover, KeySlot, Replica, ip, transparent};
 use nix::net::if_::if_nametoindex;

@@ -5,8 +5,8 @@
 mod paths;
 mod support;
 
-use hawser_bpf::{SendFlow, SendPath, SendPolicy, Sender};
 use hawser_io::ring::Port;
+use hawser_replication_bpf::{SendFlow, SendPath, SendPolicy, Sender};
 use hawser_units::{PathSet, PolicyCode};
 use hawser_wire::{Addresses, Cover, KeySlot, Replica, ip, transparent};
 use nix::sys::socket::{setsockopt, sockopt::UdpGsoSegment};

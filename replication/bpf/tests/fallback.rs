@@ -2,7 +2,7 @@
 
 mod support;
 
-use hawser_bpf::{Fallback, FallbackStats};
+use hawser_replication_bpf::{Fallback, FallbackStats};
 use support::*;
 
 const TC_ACT_SHOT: u32 = 2;

@@ -3,7 +3,7 @@
 
 mod support;
 
-use hawser_bpf::{Endpoint, Ports, Rule, Sender, TxStats};
+use hawser_replication_bpf::{Endpoint, Ports, Rule, Sender, TxStats};
 use hawser_wire::DEFAULT_PORT;
 use std::collections::BTreeSet;
 use std::net::IpAddr;

@@ -3,7 +3,7 @@
 
 mod support;
 
-use hawser_bpf::{SendFlow, Sender};
+use hawser_replication_bpf::{SendFlow, Sender};
 use hawser_wire::{Addresses, Cover, DEFAULT_PORT, Encapsulation, KeySlot, Replica};
 use support::*;
 

@@ -2,7 +2,7 @@
 
 mod support;
 
-use hawser_bpf::SendFlow;
+use hawser_replication_bpf::SendFlow;
 use hawser_wire::{Cover, KeySlot, Shim, ip};
 use std::net::IpAddr;
 use support::*;

@@ -4,9 +4,9 @@
 mod paths;
 mod support;
 
-use hawser_bpf::{AttachError, Passing, Receiver, XdpMode, xdp_mode};
 use hawser_io::netlink::xdp_features;
 use hawser_io::ring::Port;
+use hawser_replication_bpf::{AttachError, Passing, Receiver, XdpMode, xdp_mode};
 use hawser_wire::ip;
 use paths::*;
 use std::net::UdpSocket;

@@ -3,7 +3,7 @@
 
 mod support;
 
-use hawser_bpf::{PathError, Sender};
+use hawser_replication_bpf::{PathError, Sender};
 use hawser_wire::ip::{Ipv4Header, Ipv6Header};
 use hawser_wire::{DEFAULT_PORT, Shim};
 use std::net::{Ipv4Addr, Ipv6Addr};

@@ -402,7 +402,7 @@ fn a_path_without_addresses_drops_its_copy_and_counts_it() {
         XDP_DROP
     );
     assert_eq!(paths.run("path_3", &transit(&inner)).0, XDP_DROP);
-    let index = hawser_bpf::REASONS
+    let index = hawser_replication_bpf::REASONS
         .iter()
         .find(|reason| reason.name == "dropped_path_not_configured")
         .unwrap()

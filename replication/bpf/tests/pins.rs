@@ -2,8 +2,8 @@
 
 mod support;
 
-use hawser_bpf::{Receiver, ReceiverOptions, XdpMode};
 use hawser_io::netns::Namespace;
+use hawser_replication_bpf::{Receiver, ReceiverOptions, XdpMode};
 use hawser_wire::transparent;
 use libbpf_rs::{MapHandle, MapType};
 use std::os::unix::fs::{MetadataExt, chown};
@@ -119,7 +119,10 @@ fn windows_counters_and_attachments_are_taken_over() {
         let mut other = Receiver::load(&receiver_options()).unwrap();
         let occupied = other.attach(&[(device, XdpMode::Native)]);
         assert!(
-            matches!(occupied, Err(hawser_bpf::AttachError::Occupied { .. })),
+            matches!(
+                occupied,
+                Err(hawser_replication_bpf::AttachError::Occupied { .. })
+            ),
             "{occupied:?}"
         );
 
@@ -249,7 +252,10 @@ fn a_failed_attachment_changes_nothing() {
         other.attach(&[(taken, XdpMode::Native)]).unwrap();
         let refused = load_filled(pins).attach(&devices.map(|device| (device, XdpMode::Native)));
         assert!(
-            matches!(refused, Err(hawser_bpf::AttachError::Occupied { .. })),
+            matches!(
+                refused,
+                Err(hawser_replication_bpf::AttachError::Occupied { .. })
+            ),
             "{refused:?}"
         );
         assert_eq!((xdp("wan"), pins.exists()), (None, false));
@@ -283,7 +289,10 @@ fn an_unsupported_mode_restores_the_old_program() {
         let refused =
             load_filled(pins).attach(&[(device, XdpMode::Native), (loopback, XdpMode::Native)]);
         assert!(
-            matches!(refused, Err(hawser_bpf::AttachError::NoNativeXdp { .. })),
+            matches!(
+                refused,
+                Err(hawser_replication_bpf::AttachError::NoNativeXdp { .. })
+            ),
             "{refused:?}"
         );
         assert_eq!(
@@ -319,7 +328,10 @@ fn an_attachment_that_cannot_be_pinned_restores_the_old_program() {
             std::fs::create_dir(&blocked).unwrap();
             let refused = load_filled(pins).attach(&[(wan, mode), (lan, mode)]);
             assert!(
-                matches!(refused, Err(hawser_bpf::AttachError::Pin { .. })),
+                matches!(
+                    refused,
+                    Err(hawser_replication_bpf::AttachError::Pin { .. })
+                ),
                 "{refused:?}"
             );
             std::fs::remove_dir(&blocked).unwrap();
@@ -347,7 +359,10 @@ fn pins_that_cannot_all_be_made_are_all_removed() {
         std::fs::create_dir_all(pins.join(&blocked)).unwrap();
         let refused = load_filled(pins).attach(&[(wan, XdpMode::Native), (lan, XdpMode::Native)]);
         assert!(
-            matches!(refused, Err(hawser_bpf::AttachError::Pin { .. })),
+            matches!(
+                refused,
+                Err(hawser_replication_bpf::AttachError::Pin { .. })
+            ),
             "{refused:?}"
         );
         assert_eq!(

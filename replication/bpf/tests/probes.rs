@@ -2,7 +2,7 @@
 
 mod support;
 
-use hawser_bpf::{SendFlow, SendPolicy, Sender};
+use hawser_replication_bpf::{SendFlow, SendPolicy, Sender};
 use hawser_units::{PathSet, PolicyCode};
 use hawser_wire::{Cover, KeySlot, Replica, Shim};
 use support::*;
@@ -144,7 +144,7 @@ fn local_traffic_does_not_probe_ipv6_without_a_loop() {
 #[test]
 fn a_packet_that_does_not_fit_a_probed_path_takes_the_others() {
     let mut sender = sending();
-    let narrow = hawser_bpf::SendPath {
+    let narrow = hawser_replication_bpf::SendPath {
         mtu_bytes: 600,
         ..send_path(HERE_V4.into(), THERE_V4.into())
     };
@@ -163,7 +163,7 @@ fn a_packet_that_does_not_fit_a_probed_path_takes_the_others() {
 fn a_packet_that_does_not_fit_a_path_takes_the_others() {
     let mut sender = sending();
     for (index, mtu_bytes) in [(2, 1000), (3, 600)] {
-        let narrow = hawser_bpf::SendPath {
+        let narrow = hawser_replication_bpf::SendPath {
             mtu_bytes,
             ..send_path(HERE_V4.into(), [203, 0, 113, index].into())
         };

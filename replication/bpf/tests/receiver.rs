@@ -2,7 +2,7 @@
 
 mod support;
 
-use hawser_bpf::{Receiver, RxStats, SeenEcho};
+use hawser_replication_bpf::{Receiver, RxStats, SeenEcho};
 use hawser_units::{FlowId, PathId};
 use hawser_wire::echo::{Echo, EchoKind};
 use hawser_wire::{

@@ -2,8 +2,8 @@
 
 mod support;
 
-use hawser_bpf::{Receiver, RxStats};
 use hawser_dedup::REMEMBERED;
+use hawser_replication_bpf::{Receiver, RxStats};
 use hawser_units::PathId;
 use hawser_wire::{Cover, Key, KeySlot, SealKey, SealRing, Shim};
 use support::*;

@@ -2,11 +2,11 @@
 
 mod support;
 
-use hawser_bpf::{
-    SendPolicy, Sender, SenderOptions, SignalEvent, SignalEvents, SignalOptions, SignalOutcome,
-};
 use hawser_io::netns::Namespace;
 use hawser_io::ring::{Port, wait};
+use hawser_replication_bpf::{
+    SendPolicy, Sender, SenderOptions, SignalEvent, SignalEvents, SignalOptions, SignalOutcome,
+};
 use hawser_units::{PathId, PathSet, PolicyCode};
 use hawser_wire::{Key, SIGNAL_PORT, Signal, ip};
 use nix::net::if_::if_nametoindex;

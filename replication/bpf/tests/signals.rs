@@ -3,7 +3,7 @@
 
 mod support;
 
-use hawser_bpf::{SendPolicy, Sender, SignalEvent, SignalOptions, SignalOutcome};
+use hawser_replication_bpf::{SendPolicy, Sender, SignalEvent, SignalOptions, SignalOutcome};
 use hawser_units::{PathSet, PolicyCode};
 use hawser_wire::{Addresses, Key, SIGNAL_PORT, Shim, Signal, golden, ip};
 use std::net::{IpAddr, SocketAddr};

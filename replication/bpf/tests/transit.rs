@@ -3,7 +3,7 @@
 
 mod support;
 
-use hawser_bpf::{Ports, Rule, SendFlow, Sender, SenderOptions, TxStats};
+use hawser_replication_bpf::{Ports, Rule, SendFlow, Sender, SenderOptions, TxStats};
 use hawser_units::FlowId;
 use hawser_wire::{Cover, KeySlot, Shim, ip};
 use std::time::{Duration, Instant};

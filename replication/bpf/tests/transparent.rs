@@ -2,7 +2,7 @@
 
 mod support;
 
-use hawser_bpf::{Receiver, ReceiverOptions, RxStats};
+use hawser_replication_bpf::{Receiver, ReceiverOptions, RxStats};
 use hawser_wire::transparent;
 use std::time::{Duration, Instant};
 use support::*;

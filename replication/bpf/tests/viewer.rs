@@ -2,9 +2,9 @@
 
 mod support;
 
-use hawser_bpf::{Ports, Request, Rule, Watcher};
 use hawser_io::netns::Namespace;
 use hawser_io::ring::wait;
+use hawser_replication_bpf::{Ports, Request, Rule, Watcher};
 use hawser_units::Instant;
 use nix::sys::socket::{setsockopt, sockopt::UdpGsoSegment};
 use nix::time::{ClockId, clock_gettime};

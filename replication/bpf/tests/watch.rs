@@ -2,7 +2,7 @@
 
 mod support;
 
-use hawser_bpf::{Ports, Request, Rule, WatchStats, Watcher};
+use hawser_replication_bpf::{Ports, Request, Rule, WatchStats, Watcher};
 use support::*;
 
 const TC_ACT_UNSPEC: u32 = u32::MAX;

@@ -1,4 +1,4 @@
-use hawser_bpf::{Ports, Prefix, Rule};
+use hawser_replication_bpf::{Ports, Prefix, Rule};
 use hawser_units::FlowId;
 use serde::Deserialize;
 use std::ops::RangeInclusive;

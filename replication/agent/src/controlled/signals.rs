@@ -1,8 +1,10 @@
 use crate::config::{ControllerConfig, parse_key};
 use crate::node::Node;
 use anyhow::{Context, Result};
-use hawser_bpf::{SendPolicy, Sender, SignalEvent, SignalEvents, SignalOptions, SignalOutcome};
 use hawser_node::{PolicyWord, Signal};
+use hawser_replication_bpf::{
+    SendPolicy, Sender, SignalEvent, SignalEvents, SignalOptions, SignalOutcome,
+};
 use std::collections::BTreeMap;
 use tracing::{info, warn};
 

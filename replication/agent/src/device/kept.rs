@@ -4,10 +4,10 @@
 use super::entry::Entry;
 use crate::config::DeviceRoute;
 use anyhow::Result;
-use hawser_bpf::Prefix;
 use hawser_io::interface;
 use hawser_io::kept::{Item, Problem};
 use hawser_io::netlink::{self, Route};
+use hawser_replication_bpf::Prefix;
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

@@ -2,9 +2,9 @@
 //! makes some drivers accept copies.
 
 use super::environment::Interfaces;
-use hawser_bpf::{AttachError, Link, Passing, XdpMode, xdp_mode};
 use hawser_io::netlink::XdpFeatures;
 use hawser_io::xdp::{Choice, Device, Mode, Refused, Wanted};
+use hawser_replication_bpf::{AttachError, Link, Passing, XdpMode, xdp_mode};
 use std::collections::BTreeMap;
 use tracing::{debug, info, warn};
 

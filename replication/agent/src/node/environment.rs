@@ -3,10 +3,10 @@
 
 use crate::config::{Config, PathConfig, Remains};
 use anyhow::{Context, Result, ensure};
-use hawser_bpf::{Prefix, Receiver, ReceiverOptions, Rule, SendPath, Sender};
 use hawser_io::interface::{Described, LinkHeader};
 use hawser_io::netlink::{self, XdpFeatures};
 use hawser_io::{interface, sysctl};
+use hawser_replication_bpf::{Prefix, Receiver, ReceiverOptions, Rule, SendPath, Sender};
 use std::collections::BTreeMap;
 use std::fs;
 use std::net::IpAddr;

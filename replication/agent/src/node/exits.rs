@@ -6,10 +6,10 @@ use super::environment::Interfaces;
 use super::paths::Exits;
 use super::{Hook, NO_INTERFACE, Node};
 use anyhow::{Context, Result};
-use hawser_bpf::{Loop, Sender};
 use hawser_io::interface::{self, Interface};
 use hawser_io::segmenter::{Segmenter, Traffic};
 use hawser_io::xdp::{Mode, Wanted};
+use hawser_replication_bpf::{Loop, Sender};
 use std::collections::BTreeSet;
 use tracing::info;
 

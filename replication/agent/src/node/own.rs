@@ -3,8 +3,8 @@
 
 use crate::config::Config;
 use anyhow::{Context, Result};
-use hawser_bpf::{Endpoint, Sender};
 use hawser_io::interface;
+use hawser_replication_bpf::{Endpoint, Sender};
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 

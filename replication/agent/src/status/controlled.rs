@@ -1,10 +1,10 @@
 use crate::config::Peer;
 use crate::echo::CandidateStatus;
-use hawser_bpf::WatchStats;
 use hawser_model::Name;
 use hawser_model::pair::{Generations, PublicKey};
 use hawser_model::resource::Policy;
 use hawser_node::{PairStatus, PathState, ReceivedFlow, Viewer, Window};
+use hawser_replication_bpf::WatchStats;
 use hawser_units::PathId;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;

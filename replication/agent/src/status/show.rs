@@ -161,7 +161,7 @@ fn reasons(title: &str, counts: &BTreeMap<String, u64>) -> String {
         let _ = writeln!(text, "\n{title}");
     }
     for (name, count) in counts {
-        let reason = hawser_bpf::REASONS
+        let reason = hawser_replication_bpf::REASONS
             .iter()
             .find(|reason| reason.name == name);
         let help = reason.map_or("", |reason| reason.help);

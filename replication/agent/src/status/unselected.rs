@@ -2,7 +2,7 @@
 //! them may take them for protected.
 
 use crate::node::Node;
-use hawser_bpf::Missed;
+use hawser_replication_bpf::Missed;
 use tracing::warn;
 
 /// Says once that there are such packets.

@@ -2,7 +2,7 @@
 
 use crate::rig::{Rig, assert_losses, brings_copies, reverse_path_filter};
 use crate::support::hawser;
-use hawser_bpf::Link;
+use hawser_replication_bpf::Link;
 use hawser_testbed::edges::Replication;
 use hawser_testbed::topology::Lab;
 use hawser_units::PathSet;

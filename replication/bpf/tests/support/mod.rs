@@ -5,11 +5,11 @@
     reason = "shared by all tests, each of which uses only a part"
 )]
 
-use hawser_bpf::{
+pub use hawser_kernel::testing::*;
+use hawser_replication_bpf::{
     Prefix, Reason, Receiver, ReceiverOptions, Rule, SendFlow, SendPath, SendPolicy, Sender,
     SenderOptions,
 };
-pub use hawser_kernel::testing::*;
 use hawser_units::{FlowId, PathId, PathSet, PolicyCode};
 use hawser_wire::{Addresses, DEFAULT_PORT, Encapsulation, Key, SealKey, SealRing, Shim, ip};
 use std::net::IpAddr;

@@ -6,9 +6,9 @@
 )]
 
 use crate::support::*;
-use hawser_bpf::{Loop, SendPath, Sender, SenderOptions};
 use hawser_io::netns::Namespace;
 use hawser_io::ring::{Port, wait};
+use hawser_replication_bpf::{Loop, SendPath, Sender, SenderOptions};
 use hawser_wire::{Addresses, DEFAULT_PORT, Encapsulation};
 use nix::net::if_::if_nametoindex;
 use std::os::fd::AsFd;

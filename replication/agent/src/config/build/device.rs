@@ -1,7 +1,7 @@
 use super::super::file::{Device, File};
 use super::super::{ConfigError, DeviceConfig, DeviceRoute, PathConfig, Peer};
 use super::{Builder, described};
-use hawser_bpf::Prefix;
+use hawser_replication_bpf::Prefix;
 use hawser_units::PathId;
 use hawser_wire::{OVERHEAD_V4, OVERHEAD_V6};
 use std::collections::BTreeMap;
