@@ -172,3 +172,31 @@ fn alerts_and_dashboard_use_metrics_that_exist() {
         }
     }
 }
+
+/// Returns the files below a folder.
+fn files_below(folder: &Path) -> Vec<String> {
+    let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap());
+    let files = entries.map(|entry| match entry.file_type().unwrap() {
+        kind if kind.is_dir() => files_below(&entry.path()),
+        _ => vec![entry.path().to_str().unwrap().to_owned()],
+    });
+    files.collect::<Vec<_>>().concat()
+}
+
+#[test]
+fn the_walks_of_the_products_name_files_that_exist() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let products = ["base", "control", "replication", "tunnel", "media"];
+    let files = products
+        .map(|product| files_below(&root.join(product)))
+        .concat();
+    for product in products {
+        let page = fs::read_to_string(root.join(product).join("README.md")).unwrap();
+        let names = page.split('`').skip(1).step_by(2);
+        let is_file = |name: &&str| [".rs", ".c", ".h"].iter().any(|end| name.ends_with(end));
+        for name in names.filter(is_file) {
+            let exists = files.iter().any(|file| file.ends_with(&format!("/{name}")));
+            assert!(exists, "{product}/README.md: there is no {name}");
+        }
+    }
+}
