@@ -1,0 +1,59 @@
+//! Controllers with many nodes in short: `hawser lab run control` with 200 nodes and 2,000 flows.
+
+use crate::controller;
+use crate::support;
+
+use hawser_lab::summary::Case;
+
+/// The lease time of the experiment's controllers in milliseconds.
+const LEASE_MS: f64 = 15_000.0;
+
+fn run(case: &str, seconds: &str) -> Case {
+    let folder = tempfile::tempdir().unwrap();
+    let mut lab = support::lab();
+    lab.env("HAWSER", controller::hawser());
+    lab.args(["run", "control", "--case", case, "--attempts", "1"])
+        .args(["--seconds", seconds]);
+    let (mut summary, output) = support::run(&mut lab, folder.path());
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(summary.cases.len(), 1, "{errors}");
+    summary.cases.remove(0)
+}
+
+fn metric(case: &Case, name: &str) -> f64 {
+    let value = case.metrics.get(name);
+    value.unwrap_or_else(|| panic!("{name}: {case:?}"))
+}
+
+fn loses_no_change(case: &Case) {
+    for metric_name in ["changes_not_accepted", "changes_lost"] {
+        assert_eq!(metric(case, metric_name), 0.0, "{metric_name}: {case:?}");
+    }
+}
+
+#[test]
+fn every_change_reaches_its_nodes_from_each_store() {
+    for store in ["embedded", "etcd"] {
+        let case = run(&format!("{store}/agents-200"), "5");
+        loses_no_change(&case);
+        for metric_name in ["changes_missed_ratio", "errors_ratio"] {
+            assert_eq!(metric(&case, metric_name), 0.0, "{metric_name}: {case:?}");
+        }
+        assert!(metric(&case, "heartbeat_p50_ms") > 0.0, "{case:?}");
+        let has_database = case.metrics.get("etcd_database_bytes").is_some();
+        assert_eq!(has_database, store == "etcd");
+    }
+}
+
+#[test]
+fn a_killed_leader_loses_no_policy_and_nobody_waits_for_longer_than_the_lease() {
+    let case = run("etcd/killed-leader-200", "15");
+    loses_no_change(&case);
+    let disconnected = metric(&case, "nodes_disconnected");
+    assert!(disconnected > 0.0, "{case:?}");
+    assert_eq!(metric(&case, "nodes_reconnected"), disconnected, "{case:?}");
+    assert_eq!(metric(&case, "nodes_lost"), 0.0, "{case:?}");
+    for wait in ["election_ms", "longest_wait_ms"] {
+        assert!(metric(&case, wait) < LEASE_MS, "{wait}: {case:?}");
+    }
+}

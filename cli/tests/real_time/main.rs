@@ -1,0 +1,11 @@
+//! The tests that need the machine for themselves.
+
+mod cellfusion_live;
+mod control_scale;
+#[path = "../controller/mod.rs"]
+mod controller;
+mod faults;
+mod relay;
+mod support;
+mod tunnel_faults;
+mod tunnel_flows;

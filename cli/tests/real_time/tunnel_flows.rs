@@ -1,0 +1,67 @@
+//! The tunnel's fairness in short: `hawser lab run tunnel-flows` beside the traffic that harms a video most.
+
+use crate::support;
+
+use hawser_lab::summary::Case;
+
+/// Frames a second that a viewer takes for an unharmed video of 30.
+const FPS_MIN: f64 = 29.0;
+
+/// Of what the video leaves; the machine of a test is busier than that of a measurement.
+const OTHERS_MIN: f64 = 0.7;
+
+fn run(case: &str) -> (Case, Vec<String>) {
+    let folder = tempfile::tempdir().unwrap();
+    let mut lab = support::lab();
+    lab.args(["run", "tunnel-flows", "--case", case, "--attempts", "1"])
+        .args(["--seconds", "10"]);
+    let (mut summary, output) = support::run(&mut lab, folder.path());
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(summary.cases.len(), 1, "{errors}");
+    (summary.cases.remove(0), summary.invalid_because)
+}
+
+/// Runs a case once, or three times where the first run was not valid.
+///
+/// # Panics
+/// When the video is harmed in a valid run, or in two that the machine was too slow for.
+fn assert_unharmed(case: &str) {
+    let (mut unharmed, mut harmed) = (0, 0);
+    while unharmed <= harmed {
+        let (measured, invalid_because) = run(case);
+        let metric = |name| {
+            measured
+                .metrics
+                .get(name)
+                .unwrap_or_else(|| panic!("{name}: {measured:?}"))
+        };
+        let is_unharmed = metric("fps_mean") >= FPS_MIN
+            && metric("frame_delay_p95_ms") < 100.0
+            && metric("other_of_what_the_video_leaves_ratio") >= OTHERS_MIN;
+        if is_unharmed {
+            unharmed += 1;
+            continue;
+        }
+        harmed += 1;
+        assert!(
+            harmed < 2 && !invalid_because.is_empty(),
+            "{measured:?} {invalid_because:?}"
+        );
+        eprintln!("{measured:?} {invalid_because:?}");
+    }
+}
+
+#[test]
+fn a_video_keeps_its_frames_beside_eight_uploads() {
+    assert_unharmed("cubic-8");
+}
+
+#[test]
+fn a_video_keeps_its_frames_beside_eight_downloads() {
+    assert_unharmed("cubic-8/down");
+}
+
+#[test]
+fn a_video_keeps_its_frames_beside_a_sender_that_does_not_slow_down() {
+    assert_unharmed("udp-30");
+}

@@ -1,0 +1,6 @@
+//! The tests that need neither root nor other programs of the system.
+
+mod collect;
+mod documentation;
+#[path = "../ends/mod.rs"]
+mod ends;

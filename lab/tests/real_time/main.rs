@@ -1,0 +1,4 @@
+//! The tests that need the machine for themselves.
+
+mod mptcp;
+mod self_test;

@@ -1,0 +1,6 @@
+//! The tests that need neither root nor other programs of the system.
+
+mod encodings;
+mod relayed;
+mod support;
+mod whole;

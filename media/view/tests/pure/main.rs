@@ -1,0 +1,9 @@
+//! The tests that need neither root nor other programs of the system.
+
+mod any_bytes;
+mod hostile_publishers;
+#[path = "../../../../base/wire/tests/support/mutation.rs"]
+mod mutation;
+mod pictures;
+mod pushing;
+mod watching;

@@ -1,0 +1,18 @@
+//! The tests that load eBPF programs: they need root and a kernel with BTF.
+
+mod agreement;
+mod arrivals;
+mod fallback;
+mod left_alone;
+mod local;
+mod partial;
+mod paths;
+mod probes;
+mod receiver;
+mod replay;
+mod signals;
+#[path = "../support/mod.rs"]
+mod support;
+mod transit;
+mod transparent;
+mod watch;

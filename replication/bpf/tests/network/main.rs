@@ -1,0 +1,13 @@
+//! The tests in network namespaces, which need root.
+
+mod broadcast;
+mod clones;
+mod interfaces;
+mod passing;
+#[path = "../support/paths.rs"]
+mod paths;
+mod pins;
+mod signalling;
+#[path = "../support/mod.rs"]
+mod support;
+mod viewer;

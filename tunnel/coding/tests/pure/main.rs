@@ -1,0 +1,8 @@
+//! The tests that need neither root nor other programs of the system.
+
+mod any_bytes;
+mod hostile;
+#[path = "../../../../base/wire/tests/support/mutation.rs"]
+mod mutation;
+mod recovery;
+mod theorem;
