@@ -43,9 +43,6 @@ pub struct BroadcastConfig {
     pub report_interval_ms: NonZeroU8,
     /// The bounds of the cache.
     pub cache: CacheConfig,
-    /// Whether the broadcast is received while nobody watches, so that the first subscriber finds
-    /// something in the cache.
-    pub is_always_received: bool,
 }
 
 /// A broadcast at a relay, without clock and socket.
@@ -69,8 +66,6 @@ pub struct Broadcast {
     newest: Option<Frame>,
     /// The number of packets of objects in the cache, if it is known.
     counts: BTreeMap<ObjectId, NonZeroU16>,
-    /// What is asked for upstream: the number of layers of each track.
-    wanted: BTreeMap<u32, u8>,
     /// The number of hosts so far.
     hosts: u64,
     ended: Ended,
@@ -82,8 +77,6 @@ pub struct Broadcast {
 
 struct Serving {
     announced: Vec<u8>,
-    /// The number of layers of each track.
-    tracks: BTreeMap<u32, u8>,
     encodings: Encodings,
     /// The relay's key.
     hop: Hop,
@@ -258,7 +251,6 @@ impl Broadcast {
             rates: LayerRates::default(),
             newest: None,
             counts: BTreeMap::new(),
-            wanted: BTreeMap::new(),
             hosts: 0,
             ended: Ended::default(),
             next_budgets: Instant::ZERO,

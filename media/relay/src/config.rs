@@ -53,8 +53,6 @@ pub struct BroadcastConfig {
     pub cache: Duration,
     /// The maximum number of bytes that are kept.
     pub cache_bytes: usize,
-    /// Whether the broadcast is received while nobody watches.
-    pub always: bool,
     /// Where the broadcast is served over MoQ.
     pub moq: Option<MoqConfig>,
 }
@@ -129,8 +127,6 @@ struct FileBroadcast {
     cache_ms: Spanned<u32>,
     #[serde(default = "cache_size")]
     cache_mb: Spanned<u32>,
-    #[serde(default = "always")]
-    always: bool,
     moq: Option<Spanned<FileMoq>>,
 }
 
@@ -177,10 +173,6 @@ fn cache() -> Spanned<u32> {
 
 fn cache_size() -> Spanned<u32> {
     Spanned::new(0..0, 32)
-}
-
-fn always() -> bool {
-    true
 }
 
 fn moq_listen() -> Spanned<SocketAddr> {
@@ -291,10 +283,6 @@ impl FileBroadcast {
         let key = self.key(source, controlled)?;
         let upstream = match (self.upstream, self.from_moq) {
             (Some(upstream), None) => Upstream::Peer(upstream.into_inner()),
-            (None, Some(from)) if !self.always => {
-                let message = "what comes over MoQ comes anyway: set always to true";
-                return Err(source.wrong(&from, message));
-            }
             (None, Some(from)) => {
                 let from = from_moq::File::parsed(from, self.name.get_ref(), source)?;
                 Upstream::Moq(from)
@@ -329,14 +317,10 @@ impl FileBroadcast {
         if *self.cache_ms.get_ref() > 60_000 {
             return Err(source.wrong(&self.cache_ms, "packets are kept for 60000 ms at most"));
         }
-        let moq = match self.moq {
-            Some(moq) if !self.always => {
-                let message = "MoQ clients get what the relay receives anyway: set always to true";
-                return Err(source.wrong(&moq, message));
-            }
-            Some(moq) => Some(FileMoq::parsed(moq, self.name.get_ref(), source)?),
-            None => None,
-        };
+        let moq = self.moq;
+        let moq = moq
+            .map(|moq| FileMoq::parsed(moq, self.name.get_ref(), source))
+            .transpose()?;
         Ok(BroadcastConfig {
             name: self.name.into_inner(),
             upstream,
@@ -346,7 +330,6 @@ impl FileBroadcast {
             report_interval_ms: interval,
             cache: Duration::from_millis(self.cache_ms.into_inner().into()),
             cache_bytes: (self.cache_mb.into_inner() as usize) << 20,
-            always: self.always,
             moq,
         })
     }
@@ -452,7 +435,7 @@ mod tests {
             panic!("{broadcast:?}");
         };
         assert_eq!(key, Path::new("/etc/hawser/stage.relay.key"));
-        assert_eq!((broadcast.viewers, broadcast.always), (1024, true));
+        assert_eq!(broadcast.viewers, 1024);
         assert_eq!(broadcast.cache, Duration::from_secs(2));
     }
 
@@ -535,8 +518,6 @@ mod tests {
         assert_eq!(token.unwrap(), Path::new("/etc/hawser/moq.token"));
         let half = with("certificate = \"moq.pem\"").unwrap_err();
         assert!(half.contains("belong together"), "{half}");
-        let idle = format!("{BROADCAST}always = false\n[broadcast.moq]\n");
-        assert!(parse(&idle).unwrap_err().contains("set always to true"));
     }
 
     #[cfg(feature = "moq")]

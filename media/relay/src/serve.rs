@@ -405,7 +405,6 @@ impl Relay {
                 age: of.cache,
                 bytes: of.cache_bytes,
             },
-            is_always_received: of.always,
         };
         Ok(Relay {
             name: of.name.clone(),

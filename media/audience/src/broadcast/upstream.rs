@@ -97,8 +97,10 @@ impl Broadcast {
             // The keys of another session upstream are others.
             serving.hops = None;
         }
-        self.wanted.clear();
-        self.subscribe_upstream(now);
+        // Everything, also while nobody watches: the first subscriber finds it in the cache.
+        let tracks = announcement.tracks.iter();
+        let tracks = tracks.map(|track| (track.alias, track.layers)).collect();
+        self.upstream.subscribe(now, tracks);
         self.events.push_back(BroadcastEvent::Opened(announcement));
     }
 
@@ -124,36 +126,11 @@ impl Broadcast {
         });
         self.serving = Some(Serving {
             announced,
-            tracks: announcement
-                .tracks
-                .iter()
-                .map(|track| (track.alias, track.layers))
-                .collect(),
             encodings: Encodings::of(announcement),
             hop,
             host: Host::new(host),
             hops: None,
         });
-    }
-
-    /// Asks the sender upstream for what subscribers have selected.
-    pub(super) fn subscribe_upstream(&mut self, now: Instant) {
-        let Some(serving) = &self.serving else {
-            return;
-        };
-        let mut wanted = BTreeMap::new();
-        if self.config.is_always_received {
-            wanted.clone_from(&serving.tracks);
-        }
-        for (alias, layers) in self.watchers.values().flat_map(|w| w.choice.selected()) {
-            let most = wanted.entry(*alias).or_default();
-            *most = (*layers).max(*most);
-        }
-        if wanted != self.wanted || wanted.is_empty() {
-            self.upstream
-                .subscribe(now, wanted.clone().into_iter().collect());
-            self.wanted = wanted;
-        }
     }
 
     /// Ends all sessions with those who watch.

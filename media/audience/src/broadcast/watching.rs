@@ -30,7 +30,7 @@ impl Broadcast {
                     number,
                     report,
                 } => self.report(now, session, number, &report),
-                HostEvent::Ended { session, reason } => self.leave(now, session, reason),
+                HostEvent::Ended { session, reason } => self.leave(session, reason),
             }
         }
     }
@@ -57,7 +57,6 @@ impl Broadcast {
             }
         });
         self.rates = rates;
-        self.subscribe_upstream(now);
         self.answer(now, session);
     }
 
@@ -181,12 +180,11 @@ impl Broadcast {
         self.answer(now, session);
     }
 
-    fn leave(&mut self, now: Instant, session: u32, reason: EndReason) {
+    fn leave(&mut self, session: u32, reason: EndReason) {
         if self.watchers.remove(&session).is_some() {
             self.commands.push_back(Command::Remove { session });
             self.events
                 .push_back(BroadcastEvent::Left { session, reason });
-            self.subscribe_upstream(now);
         }
     }
 

@@ -103,7 +103,6 @@ impl Chain {
             report_interval_ms: NonZeroU8::new(100).context("not 0")?,
             cache: Duration::from_secs(2),
             cache_bytes: CACHE.0 as usize,
-            always: true,
             moq: None,
         };
         let config = Config {

@@ -467,7 +467,6 @@ fn broadcast() -> Broadcast {
         subscribers: 16,
         report_interval_ms: NonZeroU8::new(100).unwrap(),
         cache: CacheConfig::default(),
-        is_always_received: true,
     };
     let bounds = Bounds::new(
         Bitrate::from_mbps(0.5),
