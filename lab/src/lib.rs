@@ -11,6 +11,7 @@ mod recordings;
 mod relays;
 pub mod report;
 pub mod results;
+pub mod rivals;
 pub mod self_test;
 pub mod summary;
 pub mod vmaf;

@@ -40,7 +40,7 @@ pub enum Permission {
 
 /// Stops a sender that hears nothing, or whose packets are mostly lost (RFC 8083).
 #[derive(Debug, Clone, Default)]
-pub(crate) struct CircuitBreaker {
+pub struct CircuitBreaker {
     waits_since: Option<Instant>,
     halvings: u32,
     stopped: Option<Stop>,
@@ -49,9 +49,12 @@ pub(crate) struct CircuitBreaker {
 
 /// The effect of a timeout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Silence {
+pub enum Silence {
+    /// None: the timeout is not due.
     Short,
+    /// The sender halves its rate.
     HalvesRate,
+    /// The breaker has opened.
     Stops,
 }
 
@@ -62,7 +65,8 @@ struct Stop {
 }
 
 impl CircuitBreaker {
-    pub(crate) fn handle_sent(&mut self, now: Instant) {
+    /// Records a packet that leaves `now`.
+    pub fn handle_sent(&mut self, now: Instant) {
         if let Some(stop) = &mut self.stopped {
             stop.probe_at = now + PROBE_INTERVAL;
         } else {
@@ -71,7 +75,7 @@ impl CircuitBreaker {
     }
 
     /// Processes feedback that counts. Returns whether the breaker closed.
-    pub(crate) fn handle_feedback(&mut self, now: Instant, is_waiting: bool) -> bool {
+    pub fn handle_feedback(&mut self, now: Instant, is_waiting: bool) -> bool {
         self.halvings = 0;
         self.waits_since = is_waiting.then_some(now);
         let closes = self.stopped.is_some_and(|stop| now >= stop.until);
@@ -82,7 +86,7 @@ impl CircuitBreaker {
     }
 
     /// Processes an acknowledgement, also of a packet that measures nothing: it is no silence.
-    pub(crate) fn handle_answer(&mut self, now: Instant, is_waiting: bool) {
+    pub fn handle_answer(&mut self, now: Instant, is_waiting: bool) {
         if self.stopped.is_none() {
             self.halvings = 0;
             self.waits_since = is_waiting.then_some(now);
@@ -105,7 +109,8 @@ impl CircuitBreaker {
         true
     }
 
-    pub(crate) fn poll_timeout(&self, rtt: Duration) -> Option<Instant> {
+    /// Returns when [`CircuitBreaker::handle_silence`] is due.
+    pub fn poll_timeout(&self, rtt: Duration) -> Option<Instant> {
         if self.stopped.is_some() {
             return None;
         }
@@ -131,12 +136,7 @@ impl CircuitBreaker {
 
     /// Handles a timeout. When it halves the rate, packets older than two round trips no longer count as
     /// in flight: the reports on them may be lost.
-    pub(crate) fn handle_silence(
-        &mut self,
-        now: Instant,
-        rtt: &Rtt,
-        sent: &mut SentPackets,
-    ) -> Silence {
+    pub fn handle_silence(&mut self, now: Instant, rtt: &Rtt, sent: &mut SentPackets) -> Silence {
         let rtt = rtt.smoothed_or_assumed();
         let silence = self.handle_timeout(now, rtt);
         if silence == Silence::HalvesRate {
@@ -145,7 +145,8 @@ impl CircuitBreaker {
         silence
     }
 
-    pub(crate) fn permission(&self) -> Permission {
+    /// Returns whether the sender may send.
+    pub fn permission(&self) -> Permission {
         self.stopped
             .map_or(Permission::Send, |stop| Permission::Probe {
                 at: stop.probe_at.max(stop.until),

@@ -95,7 +95,7 @@ impl Bounds {
     }
 
     /// Returns the rate of `bps` bits per second, or the bound that it exceeds.
-    pub(crate) fn limit(&self, bps: f64) -> Bitrate {
+    pub fn limit(&self, bps: f64) -> Bitrate {
         Bitrate::from_bps(bps as u64).clamp(self.minimum, self.maximum)
     }
 }

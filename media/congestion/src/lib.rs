@@ -1,9 +1,10 @@
 //! Congestion control for a media sender that encodes frames at a target rate, paces their packets,
 //! and learns from feedback which packets arrived, when, and with which ECN field.
 //!
-//! [`Prague`] is the scalable control for L4S (RFC 9330, RFC 9331), [`PaperL4s`] the controller of
-//! De Fré et al., section 3.2. Both implement [`RateControl`]. A [`Pacer`] spreads the packets of a
-//! frame. [`bulk`] has window-based senders to compete with. Nothing here has a clock or a socket.
+//! [`Prague`] is the scalable control for L4S (RFC 9330, RFC 9331), [`TrainControl`] the control of a
+//! sender that does not pace. Both implement [`RateControl`]. They consist of [`SentPackets`], [`Rtt`],
+//! [`Round`], [`LossDetector`] and [`CircuitBreaker`], with which other controllers can be built. A
+//! [`Pacer`] spreads the packets of a frame. Nothing here has a clock or a socket.
 //! `docs/design/l4s.md` is the design.
 //!
 //! ```
@@ -34,7 +35,6 @@
 mod arrivals;
 mod base_check;
 mod breaker;
-pub mod bulk;
 mod classic;
 mod control;
 mod departure_check;
@@ -43,7 +43,6 @@ mod forward;
 mod loss;
 mod marking;
 mod pacer;
-mod paper;
 mod prague;
 mod recent;
 mod round;
@@ -53,13 +52,14 @@ mod steady;
 mod throughput;
 mod trains;
 
-pub use breaker::Permission;
+pub use breaker::{CircuitBreaker, Permission, Silence};
 pub use control::{Bounds, RateControl};
 pub use departure_check::{DepartureCheck, DepartureFinding};
 pub use feedback::{Acked, Feedback, Refusals};
 pub use loss::LossDetector;
 pub use pacer::{Pacer, Spread};
-pub use paper::{PaperConfig, PaperL4s};
 pub use prague::{Prague, PragueConfig, PragueStats};
-pub use sent::{Confirmed, SentPackets};
+pub use round::Round;
+pub use rtt::{REFERENCE as REFERENCE_RTT, Rtt};
+pub use sent::{Arrived, Confirmed, Lost, SentPackets};
 pub use trains::TrainControl;

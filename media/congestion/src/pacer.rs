@@ -13,16 +13,11 @@ const CATCH_UP_SHARE: u32 = 5;
 /// How the packets of a frame are spread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Spread {
-    /// Over a fixed interval, whatever the frame's size (De Fré et al., equation 1, 20 ms).
+    /// Over a fixed interval, whatever the frame's size (De Fré et al., equation 1).
     Interval(Duration),
     /// At the rate that the path bears, so that a frame leaves sooner where the encoder's rate is
     /// well below that.
     BorneRate,
-}
-
-impl Spread {
-    /// The paper's spread.
-    pub const PAPER: Spread = Spread::Interval(Duration::from_millis(20));
 }
 
 /// Decides when each packet leaves. A frame that takes longer than its interval goes on; the next
@@ -33,7 +28,7 @@ impl Spread {
 /// use hawser_units::{Bitrate, ByteSize, Instant};
 /// use std::time::Duration;
 ///
-/// let mut pacer = Pacer::new(Spread::PAPER);
+/// let mut pacer = Pacer::new(Spread::Interval(Duration::from_millis(20)));
 /// pacer.begin_frame(ByteSize(4800));
 /// pacer.handle_sent(Instant::ZERO, ByteSize(1200), Bitrate::from_mbps(12.5));
 /// assert_eq!(pacer.next_send(), Instant::ZERO + Duration::from_millis(5));
@@ -127,7 +122,7 @@ mod tests {
     fn equation_1_spreads_any_frame_over_the_interval() {
         let slow = Bitrate::from_mbps(1.0);
         for packets in [4, 40, 400] {
-            let times = leaving(Spread::PAPER, slow, packets);
+            let times = leaving(Spread::Interval(20 * MS), slow, packets);
             let last = *times.last().unwrap() + 20 * MS / packets;
             let spread = last.as_micros().abs_diff((20 * MS - BURST).as_micros());
             assert!(spread <= 1 + u128::from(packets), "{packets}: {last:?}");

@@ -4,18 +4,18 @@ use std::time::Duration;
 /// The time in which a response is not repeated: until a packet that was sent after it is reported,
 /// and at least one virtual round trip has passed.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Round {
+pub struct Round {
     last: Option<(u64, Instant)>,
 }
 
 impl Round {
     /// Begins a round `now`, when `newest` was the last packet sent.
-    pub(crate) fn begin(&mut self, now: Instant, newest: Option<u64>) {
+    pub fn begin(&mut self, now: Instant, newest: Option<u64>) {
         self.last = newest.map(|newest| (newest, now));
     }
 
     /// Returns whether a round has passed, or none was ever begun.
-    pub(crate) fn has_passed(&self, now: Instant, reported: u64, length: Duration) -> bool {
+    pub fn has_passed(&self, now: Instant, reported: u64, length: Duration) -> bool {
         self.last.is_none_or(|(newest, began)| {
             reported > newest && now.saturating_since(began) >= length
         })

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// The reference round-trip time (Prague draft, section 2.4.4): flows with a shorter one behave as if
 /// they had this one.
-pub(crate) const REFERENCE: Duration = Duration::from_millis(25);
+pub const REFERENCE: Duration = Duration::from_millis(25);
 
 /// The smoothed time that is assumed before the first sample.
 const ASSUMED: Duration = Duration::from_millis(100);
@@ -17,7 +17,7 @@ const EPOCH: Duration = Duration::from_secs(5);
 
 /// The round-trip time: smoothed, virtual and without queues.
 #[derive(Debug, Clone)]
-pub(crate) struct Rtt {
+pub struct Rtt {
     smoothed: Option<Duration>,
     latest: Duration,
     minimum: LongMinimum<Duration>,
@@ -38,18 +38,20 @@ impl Default for Rtt {
 
 impl Rtt {
     /// Adds a sample of the newest packet of a report. `lowest` is the lowest sample of the report.
-    pub(crate) fn add(&mut self, now: Instant, sample: Duration, lowest: Duration) {
+    pub fn add(&mut self, now: Instant, sample: Duration, lowest: Duration) {
         self.minimum.add(now, lowest);
         self.latest = sample;
         self.recent.add(now, lowest);
         self.smoothed = Some(smoothed_rtt(self.smoothed, sample));
     }
 
-    pub(crate) fn smoothed(&self) -> Option<Duration> {
+    /// Returns the smoothed time.
+    pub fn smoothed(&self) -> Option<Duration> {
         self.smoothed
     }
 
-    pub(crate) fn smoothed_or_assumed(&self) -> Duration {
+    /// Returns the smoothed time, or 100 ms before the first sample.
+    pub fn smoothed_or_assumed(&self) -> Duration {
         self.smoothed.unwrap_or(ASSUMED)
     }
 

@@ -1,8 +1,6 @@
 //! The competing flows.
 
-use hawser_congestion::bulk::{
-    Acknowledgement, CubicWindow, PragueWindow, Receiver, Segment, Sender,
-};
+use crate::rivals::bulk::{Acknowledgement, CubicWindow, PragueWindow, Receiver, Segment, Sender};
 use hawser_units::{ByteSize, Instant};
 
 /// Both ends of a bulk flow.

@@ -1,8 +1,9 @@
 //! The cases: a controller, the flows that it competes with, and the bottleneck.
 
 use super::frames::{Frame, captured_within};
+use crate::rivals::{PAPER_SPREAD, PaperConfig, PaperL4s};
 use anyhow::Result;
-use hawser_congestion::{Bounds, PaperConfig, PaperL4s, Prague, PragueConfig, RateControl, Spread};
+use hawser_congestion::{Bounds, Prague, PragueConfig, RateControl, Spread};
 use hawser_netem::{
     Class, Delay, Discipline, DualPi2, ExtraDelay, LinkConfig, Loss, Order, Paper, Rate, Span,
     Steps,
@@ -247,7 +248,7 @@ impl Controller {
     pub(super) fn spread(self) -> Spread {
         match self {
             Controller::Prague => Spread::BorneRate,
-            Controller::Paper => Spread::PAPER,
+            Controller::Paper => PAPER_SPREAD,
         }
     }
 

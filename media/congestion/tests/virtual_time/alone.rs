@@ -99,11 +99,11 @@ fn a_class_below_the_maximum_is_used_to_85_percent_and_marks_do_not_become_rare(
 }
 
 #[test]
-fn the_paper_s_spread_sends_a_frame_in_20_ms() {
+fn an_interval_of_20_ms_sends_a_frame_in_20_ms() {
     let media = run_alone(
         |seed| {
             let control = Prague::new(PragueConfig::default(), hawser_units::Instant::ZERO);
-            crate::support::media::Media::new(0, control, Spread::PAPER, seed)
+            crate::support::media::Media::new(0, control, Spread::Interval(ms(20)), seed)
         },
         class(200.0),
         1,

@@ -8,12 +8,10 @@
 
 mod alone;
 mod app_limited;
-mod bulk_flows;
 mod capacity;
 mod classic;
 mod loss;
-mod paper;
 mod round_trips;
-mod sharing;
 mod silence;
+#[allow(dead_code, reason = "the tests of the lab use more of it")]
 mod support;

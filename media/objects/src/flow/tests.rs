@@ -331,11 +331,11 @@ fn an_encoder_far_below_the_target_limits_the_rate() {
 }
 
 #[test]
-fn the_papers_spread_takes_its_interval_for_a_capture_of_any_size() {
+fn an_interval_spreads_a_capture_of_any_size() {
     for packets in [10, 100] {
         let mut publisher = Publisher::new(1.0);
         let config = FlowConfig {
-            spread: Spread::PAPER,
+            spread: Spread::Interval(Duration::from_millis(20)),
             ..publisher.flow.config
         };
         publisher.flow = Flow::new(config, Box::new(publisher.control.clone()));

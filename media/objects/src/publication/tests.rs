@@ -355,7 +355,8 @@ proptest! {
         spreads in any::<bool>(),
     ) {
         let rule = if keeps { Rule::UntilAcknowledged } else { Rule::Deadline };
-        let spread = if spreads { Spread::PAPER } else { Spread::BorneRate };
+        let interval = Spread::Interval(Duration::from_millis(20));
+        let spread = if spreads { interval } else { Spread::BorneRate };
         check(&operations, rule, spread);
     }
 }

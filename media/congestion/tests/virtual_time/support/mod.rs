@@ -1,7 +1,6 @@
 //! A network in virtual time: flows over one bottleneck, 10 ms away in each direction.
 
 pub(crate) mod bottleneck;
-pub(crate) mod bulk;
 pub(crate) mod media;
 pub(crate) mod network;
 pub(crate) mod packet;

@@ -1,16 +1,16 @@
 //! The paper's controller.
 
-use crate::support::bulk::Bulk;
+use crate::bulk::Bulk;
 use crate::support::media::Media;
 use crate::support::network::{Flow, Network, path};
 use crate::support::scenario::step_marking;
 use crate::support::{mean, ms};
-use hawser_congestion::{PaperConfig, PaperL4s, Spread, bulk};
+use hawser_lab::rivals::{PAPER_SPREAD, PaperConfig, PaperL4s, bulk};
 use hawser_units::Instant;
 
 fn media(seed: u64) -> Media<PaperL4s> {
     let control = PaperL4s::new(PaperConfig::default(), Instant::ZERO);
-    Media::new(0, control, Spread::PAPER, seed)
+    Media::new(0, control, PAPER_SPREAD, seed)
 }
 
 #[test]

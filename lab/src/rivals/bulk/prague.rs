@@ -1,6 +1,5 @@
 use super::window::{Acknowledged, INITIAL_SEGMENTS, Window};
-use crate::round::Round;
-use crate::rtt::REFERENCE;
+use hawser_congestion::{REFERENCE_RTT, Round};
 use hawser_units::{Ecn, Instant};
 
 /// The weight of the newest round in the moving average (RFC 8257, section 3.3).
@@ -47,7 +46,7 @@ impl PragueWindow {
     fn update_average(&mut self, acknowledged: &Acknowledged) {
         self.acked += acknowledged.segments;
         self.marked += acknowledged.marked;
-        let length = acknowledged.smoothed_rtt.max(REFERENCE);
+        let length = acknowledged.smoothed_rtt.max(REFERENCE_RTT);
         let (now, newest) = (acknowledged.now, acknowledged.newest);
         if self.average_round.has_passed(now, newest, length) {
             self.alpha += GAIN * (self.marked / self.acked - self.alpha);
@@ -57,7 +56,7 @@ impl PragueWindow {
     }
 
     fn reduce(&mut self, acknowledged: &Acknowledged) {
-        let length = acknowledged.smoothed_rtt.max(REFERENCE);
+        let length = acknowledged.smoothed_rtt.max(REFERENCE_RTT);
         let (now, newest) = (acknowledged.now, acknowledged.newest);
         if acknowledged.marked > 0.0 && self.response_round.has_passed(now, newest, length) {
             self.is_starting = false;
@@ -73,7 +72,7 @@ impl PragueWindow {
             return;
         }
         let rtt = acknowledged.smoothed_rtt.as_secs_f64();
-        let slowdown = (rtt / REFERENCE.as_secs_f64()).min(1.0);
+        let slowdown = (rtt / REFERENCE_RTT.as_secs_f64()).min(1.0);
         self.segments += unmarked / self.segments * slowdown * slowdown;
     }
 }

@@ -1,11 +1,11 @@
 //! The bulk flows by themselves.
 
+use crate::bulk::Bulk;
 use crate::support::bottleneck::{Bottleneck, Marking};
-use crate::support::bulk::Bulk;
 use crate::support::network::{Network, path};
 use crate::support::scenario::step_marking;
 use crate::support::{mean, ms, percentile};
-use hawser_congestion::bulk;
+use hawser_lab::rivals::bulk;
 use hawser_units::{ByteSize, Instant};
 
 #[test]

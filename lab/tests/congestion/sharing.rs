@@ -1,10 +1,10 @@
 //! A media flow beside bulk flows that start after 5 s, in a class of 100 Mb/s.
 
-use crate::support::bulk::Bulk;
+use crate::bulk::Bulk;
 use crate::support::network::{Flow, Network, path};
 use crate::support::scenario::{FEW_SEEDS, SEEDS, paper_bounds, prague, step_marking};
 use crate::support::{Random, mean, ms, percentile};
-use hawser_congestion::bulk;
+use hawser_lab::rivals::bulk;
 use hawser_units::Instant;
 use std::ops::RangeInclusive;
 

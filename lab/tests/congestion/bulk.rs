@@ -1,6 +1,6 @@
-use super::network::Flow;
-use super::packet::{Packet, Report};
-use hawser_congestion::bulk::{Acknowledgement, Receiver, Segment, Sender, Window};
+use crate::support::network::Flow;
+use crate::support::packet::{Packet, Report};
+use hawser_lab::rivals::bulk::{Acknowledgement, Receiver, Segment, Sender, Window};
 use hawser_units::Instant;
 use std::collections::VecDeque;
 use std::time::Duration;

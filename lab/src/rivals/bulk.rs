@@ -6,7 +6,7 @@
 //! [`CubicWindow`]. A [`Receiver`] acknowledges each segment.
 //!
 //! ```
-//! use hawser_congestion::bulk;
+//! use hawser_lab::rivals::bulk;
 //! use hawser_units::{Ecn, Instant};
 //! use std::time::Duration;
 //!

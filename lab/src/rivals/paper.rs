@@ -1,11 +1,12 @@
-use crate::breaker::{CircuitBreaker, Permission, Silence};
-use crate::control::{Bounds, RateControl};
-use crate::feedback::{Feedback, Refusals};
-use crate::round::Round;
-use crate::rtt::Rtt;
-use crate::sent::{Confirmed, SentPackets};
+use hawser_congestion::{
+    Bounds, CircuitBreaker, Confirmed, Feedback, Permission, RateControl, Refusals, Round, Rtt,
+    SentPackets, Silence, Spread,
+};
 use hawser_units::{Bitrate, ByteSize, Ecn, Instant};
 use std::time::Duration;
+
+/// The time over which the paper spreads the packets of a frame (equation 1).
+pub const SPREAD: Spread = Spread::Interval(Duration::from_millis(20));
 
 /// Parameters of the paper's controller.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -40,7 +41,7 @@ impl Default for PaperConfig {
 ///   without marks the rate grows by a constant, with marks it decreases by p / 2 (as DCTCP and
 ///   Prague with their average taken as the latest share);
 /// - a loss halves once per round trip, as Reno does;
-/// - silence is treated as [`Prague`](crate::Prague) treats it, because a sender must not ignore it.
+/// - silence is treated as [`Prague`](hawser_congestion::Prague) treats it, because a sender must not ignore it.
 #[derive(Debug, Clone)]
 pub struct PaperL4s {
     config: PaperConfig,
@@ -149,8 +150,8 @@ impl RateControl for PaperL4s {
         self.config.bounds.limit(self.rate)
     }
 
-    /// Returns the target: the paper paces by the frame interval alone
-    /// ([`Spread::PAPER`](crate::Spread::PAPER)), which takes no rate.
+    /// Returns the target: the paper paces by the frame interval alone ([`SPREAD`]), which takes no
+    /// rate.
     fn pacing_rate(&self) -> Bitrate {
         self.target()
     }

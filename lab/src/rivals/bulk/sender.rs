@@ -2,10 +2,7 @@ use super::cubic::CubicWindow;
 use super::prague::PragueWindow;
 use super::segment::{Acknowledgement, Segment};
 use super::window::{Acknowledged, PACKET, Window};
-use crate::feedback::{Acked, Feedback};
-use crate::loss::LossDetector;
-use crate::rtt::Rtt;
-use crate::sent::{Arrived, Confirmed, SentPackets};
+use hawser_congestion::{Acked, Arrived, Confirmed, Feedback, LossDetector, Rtt, SentPackets};
 use hawser_units::{Ecn, Instant};
 use std::time::Duration;
 
