@@ -27,7 +27,7 @@ const BYTES: usize = 1_150_000;
 /// The frames of which the reports are measured, after as many to begin with.
 const FRAMES: u32 = 40;
 
-/// The time between two looks at what leaves.
+/// The time between two polls of outgoing packets.
 const STEP: Duration = Duration::from_micros(100);
 
 /// The time from the departure of a packet to the arrival of a report that names it.

@@ -62,7 +62,7 @@ impl Arrivals {
         };
         let new = filling.take_from(&mut self.unreported);
         filling.take_from(&mut self.reported_once);
-        // What did not fit after the new ones is not repeated: the next report has new ones again.
+        // Packets that did not fit after the new ones are not repeated: the next report has new ones again.
         self.reported_once.clear();
         self.reported_once.extend(new);
         filling.into_blocks()

@@ -1,5 +1,5 @@
 //! The checks of the state machines, for their property tests and for `fuzz/`: each takes bytes as a
-//! list of what a hostile peer does, and panics if a bound is exceeded.
+//! list of actions of a hostile peer, and panics if a bound is exceeded.
 
 mod hostile;
 mod receiver;
@@ -70,7 +70,7 @@ fn announcement() -> Announcement {
 ///
 /// # Panics
 ///
-/// Panics never: the tracks fit an announcement.
+/// Never panics: the tracks fit an announcement.
 pub fn publication(capacity: ByteSize, make_control: MakeControl) -> Publication {
     let config = PublicationConfig {
         announcement: announcement(),
@@ -107,7 +107,7 @@ fn named(report: &Feedback) -> impl Iterator<Item = PacketId> + '_ {
     })
 }
 
-/// Returns a packet of one who has all keys.
+/// Returns a packet of a sender that has all keys.
 fn packet(now: Instant, action: &[u8; 12]) -> Vec<u8> {
     let [
         _,

@@ -10,10 +10,10 @@ const REMEMBERED: usize = 64;
 /// apart by up to 0.1 ms a second.
 const WINDOW: Duration = Duration::from_secs(2);
 
-/// How the clock of the other end is related to the own one.
+/// The relation between the clock of the other end and the own one.
 ///
 /// Each sample is an exchange of time stamps as in NTP (RFC 5905, section 8). The one with the
-/// shortest round trip of the last two to four seconds counts, because queues delayed it least. The
+/// shortest round trip of the last two to four seconds is used, because queues delayed it least. The
 /// offset is wrong by half the difference of the two directions' delays.
 #[derive(Debug, Clone, Default)]
 pub struct Clock {
@@ -74,7 +74,7 @@ impl Clock {
         }
     }
 
-    /// Takes an authenticated time stamp of the other end. Returns the round trip if it has an echo.
+    /// Processes an authenticated time stamp of the other end. Returns the round trip if it has an echo.
     pub fn handle_stamp(
         &mut self,
         now: Instant,

@@ -31,7 +31,7 @@ impl EpochKeys {
         self.keys.get(usize::try_from(slot).ok()?)?.as_ref()
     }
 
-    /// Makes an epoch the current one if it is later. Called only with authenticated epochs.
+    /// Makes an epoch the current one if it is later. To be called with authenticated epochs only.
     pub(crate) fn advance(&mut self, epoch: u16) {
         if epoch <= self.current {
             return;

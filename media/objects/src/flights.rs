@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// The number of later packets that are acknowledged before a packet is lost, where none was
-/// overtaken lately (RFC 9002, section 6.1.1).
+/// overtaken recently (RFC 9002, section 6.1.1).
 pub(crate) const REORDERING: u64 = 3;
 
 /// The largest exponent of the growing timeout.
 const MAX_BACKOFF: u32 = 6;
 
-/// The packets on their way, in the order of sending.
+/// The packets in flight, in the order of sending.
 #[derive(Debug, Default)]
 pub(crate) struct Flights {
     next: u64,
@@ -22,7 +22,7 @@ pub(crate) struct Flights {
     backoff: u32,
 }
 
-/// A packet on its way.
+/// A packet in flight.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Flight {
     pub(crate) packet: PacketId,
@@ -59,7 +59,7 @@ impl Flights {
         flight
     }
 
-    /// Returns the bytes on their way.
+    /// Returns the bytes in flight.
     pub(crate) fn bytes(&self) -> ByteSize {
         ByteSize(self.bytes)
     }
@@ -78,20 +78,21 @@ impl Flights {
         Some(flight)
     }
 
-    /// Removes the next packet that is lost because later ones were acknowledged. `patience` is the
-    /// time for which one that was overtaken is waited for; without it, their number decides.
+    /// Removes the next packet that is lost because later ones were acknowledged. `reordering` is the
+    /// additional time after which an overtaken packet is lost; if it is zero, the number of packets that
+    /// overtook it decides.
     pub(crate) fn lost(
         &mut self,
         now: Instant,
         rtt: &RttEstimate,
-        patience: Duration,
+        reordering: Duration,
     ) -> Option<Flight> {
         let largest = self.largest_acknowledged?;
         let mut earlier = self.by_number.range(..largest);
         let (number, _) = earlier.find(|(number, flight)| {
             let is_overtaken = **number + REORDERING <= largest;
-            let delay = overtaken_delay(rtt, patience, is_overtaken);
-            (is_overtaken && patience.is_zero()) || flight.sent + delay <= now
+            let delay = overtaken_delay(rtt, reordering, is_overtaken);
+            (is_overtaken && reordering.is_zero()) || flight.sent + delay <= now
         })?;
         self.remove(*number)
     }
@@ -119,7 +120,7 @@ impl Flights {
     pub(crate) fn timeout(
         &self,
         rtt: &RttEstimate,
-        patience: Duration,
+        reordering: Duration,
         report_interval: Duration,
     ) -> Option<Instant> {
         let first = self.by_number.first_key_value().map(|(_, flight)| flight)?;
@@ -128,7 +129,7 @@ impl Flights {
         let passed = largest.filter(|largest| first.number < *largest);
         let passed = passed.map(|largest| {
             let is_overtaken = first.number + REORDERING <= largest;
-            first.sent + overtaken_delay(rtt, patience, is_overtaken)
+            first.sent + overtaken_delay(rtt, reordering, is_overtaken)
         });
         Some(passed.map_or(probe, |passed| passed.min(probe)))
     }
@@ -141,14 +142,14 @@ impl Flights {
     }
 }
 
-/// Returns the time from sending after which a packet is lost if a later one was acknowledged. With
-/// patience, one that several packets have overtaken has their time and the patience (RFC 8985,
-/// section 6.2).
-fn overtaken_delay(rtt: &RttEstimate, patience: Duration, is_overtaken: bool) -> Duration {
-    if is_overtaken && !patience.is_zero() {
-        rtt.acknowledged_after() + patience
+/// Returns the time from sending after which a packet is lost if a later one was acknowledged. If
+/// `reordering` is not zero, a packet that several have overtaken has their time and `reordering` (RFC
+/// 8985, section 6.2).
+fn overtaken_delay(rtt: &RttEstimate, reordering: Duration, is_overtaken: bool) -> Duration {
+    if is_overtaken && !reordering.is_zero() {
+        rtt.acknowledged_after() + reordering
     } else {
-        rtt.loss_delay() + patience
+        rtt.loss_delay() + reordering
     }
 }
 

@@ -76,12 +76,13 @@ pub const IPV4_UDP: ByteSize = ByteSize(28);
 /// The bytes of the headers of IPv6 and UDP.
 pub const IPV6_UDP: ByteSize = ByteSize(48);
 
-/// How far ahead of its time a packet is given to a kernel that paces, at most, and when the next ones are
-/// given: by as much, the thread that sends may be late. What was given cannot be recalled.
+/// The maximum time by which a packet is given to a pacing kernel ahead of its departure, and the time at
+/// which the next ones are given. The sending thread may be late by as much. Packets cannot be recalled
+/// from the kernel.
 const AHEAD: Duration = Duration::from_millis(5);
 const STILL_AHEAD: Duration = Duration::from_millis(4);
 
-/// The most bytes that the kernel holds: 64 packets, where `fq` drops what exceeds 100 of a flow.
+/// The maximum number of bytes that the kernel holds: 64 packets, where `fq` drops what exceeds 100 of a flow.
 const MOST_AHEAD: ByteSize = ByteSize(64 * 1228);
 
 /// The number of captures whose sizes are remembered.
@@ -95,7 +96,7 @@ const LOW: f64 = 0.4;
 
 impl FlowConfig {
     /// Returns settings for a buffer of this size over IPv4: paced at the rate that the path bears; a
-    /// base goes ahead of what needs more than 10 ms.
+    /// base goes ahead of a backlog of more than 10 ms.
     pub const fn new(capacity: ByteSize) -> Self {
         FlowConfig {
             sender: SenderConfig::new(capacity),
@@ -123,7 +124,7 @@ impl Flow {
     }
 
     /// Offers the objects of one capture to the in-flight buffer, each layer after those that it
-    /// depends on. Returns whether each was admitted; the buffer counts what was not.
+    /// depends on. Returns whether each was admitted; the buffer counts those that were not.
     pub fn offer(&mut self, now: Instant, objects: &[SealedObject]) -> Vec<Result<(), AdmitError>> {
         self.compare_backlog();
         for object in objects {
@@ -135,7 +136,7 @@ impl Flow {
     }
 
     /// Admits an object that is still encoded. `expected` bytes are reserved in the in-flight buffer until
-    /// its packets need more. The buffer counts what it does not admit.
+    /// its packets need more. The buffer counts objects that it does not admit.
     pub fn admit(
         &mut self,
         now: Instant,
@@ -154,7 +155,7 @@ impl Flow {
         self.sender.push(&info.id, packets);
     }
 
-    /// Says that an object has no more packets.
+    /// Records that an object has no more packets.
     pub fn finish(&mut self, id: &ObjectId) {
         self.sender.finish(id);
     }
@@ -181,7 +182,7 @@ impl Flow {
         self.was_kernel_paced |= is_kernel_paced;
     }
 
-    /// Returns the next datagram that leaves now, or soon if the kernel paces. Does nothing before
+    /// Returns the next datagram to send now, or soon if the kernel paces. Does nothing before
     /// [`Flow::poll_timeout`].
     pub fn poll_transmit(&mut self, now: Instant) -> Option<Departure> {
         let at = self.may_send_at()?.max(now);
@@ -226,7 +227,7 @@ impl Flow {
             .min()
     }
 
-    /// Reacts to silence and drops what is late. Does nothing before the timeout.
+    /// Reacts to missing reports and drops late objects. Does nothing before the timeout.
     pub fn handle_timeout(&mut self, now: Instant) {
         let is_due = |due: Option<Instant>| due.is_some_and(|due| due <= now);
         if is_due(self.control.poll_timeout()) {
@@ -253,7 +254,7 @@ impl Flow {
         &*self.control
     }
 
-    /// Returns whether the encoder lately used so little of the target that the rate does not grow.
+    /// Returns whether the encoder recently used so little of the target that the rate does not grow.
     pub const fn is_app_limited(&self) -> bool {
         self.utilisation.is_low
     }
@@ -263,7 +264,7 @@ impl Flow {
         self.is_kernel_paced
     }
 
-    /// Lets bases go ahead while much waits.
+    /// Lets bases go ahead of a large backlog.
     fn compare_backlog(&mut self) {
         let backlog = self.control.pacing_rate().bytes_in(self.config.backlog);
         self.sender.set_urgent(self.sender.waiting() > backlog);
@@ -279,7 +280,7 @@ impl Flow {
         self.utilisation.add(size);
     }
 
-    /// Tells the rate control of a report that was sent at `reported` by the viewer's clock.
+    /// Passes a report that was sent at `reported` by the viewer's clock to the rate control.
     fn tell(&mut self, now: Instant, reported: Instant, outcome: &Outcome) {
         let can_send = self.control.permission() == Permission::Send;
         let mut abandoned = outcome.abandoned_numbers.clone();
@@ -287,7 +288,7 @@ impl Flow {
         for packet in &outcome.acknowledged {
             // Which copy of a repeated packet arrived is not certain, so it measures no round trip
             // (RFC 9002, section 5.1 has numbers for that) unless nothing else shows that the path
-            // works again. Neither does one that left before its time, because the kernel no longer obeyed.
+            // works again. Neither does one that left before its departure time, because the kernel no longer obeyed.
             let is_early = |arrived| {
                 let held = reported.saturating_since(arrived);
                 self.was_kernel_paced && packet.sent + held > now
@@ -319,7 +320,7 @@ impl Flow {
         let paced = self.pacer.next_send();
         match self.control.permission() {
             Permission::Send => {
-                // What the kernel still holds is not in flight.
+                // Packets that the kernel still holds are not in flight.
                 let held = self.control.pacing_rate().bytes_in(self.ahead());
                 let in_flight = self.control.in_flight().0.saturating_sub(held.0);
                 (in_flight < self.control.window().0).then_some(paced)
@@ -328,7 +329,7 @@ impl Flow {
         }
     }
 
-    /// Returns how far ahead of its time a packet may be handed out.
+    /// Returns the time by which a packet may be returned ahead of its departure.
     fn ahead(&self) -> Duration {
         if !self.is_kernel_paced || self.control.permission() != Permission::Send {
             return Duration::ZERO;
@@ -388,7 +389,7 @@ impl Utilisation {
         self.offered += size;
     }
 
-    /// Compares what was offered since the window began with the target, when the window ends.
+    /// Compares the bytes that were offered since the window began with the target, when the window ends.
     fn update(&mut self, now: Instant, target: Bitrate) {
         let Some(since) = self.since else {
             self.begin(now);

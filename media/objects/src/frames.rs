@@ -1,4 +1,4 @@
-//! The frames of a viewer, put together from the objects of all tracks and layers.
+//! The frames of a viewer, assembled from the objects of all tracks and layers.
 
 use crate::encodings::Encodings;
 use crate::object::Begun;
@@ -14,7 +14,7 @@ use std::time::Duration;
 /// The name of a frame: group and object of its layers.
 pub type FrameId = (u32, u32);
 
-/// A frame as far as it arrived.
+/// The layers of a frame that arrived.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReceivedFrame {
     /// Group and object.
@@ -23,9 +23,9 @@ pub struct ReceivedFrame {
     pub deadline: Option<MediaTime>,
     /// The arrival of the first packet.
     pub first_arrival: Option<Instant>,
-    /// The time at which the last of what is here was complete or given up.
+    /// The time at which the last of its layers was complete or given up.
     pub completed: Instant,
-    /// Whether all layers of all tracks arrived that the publisher made.
+    /// Whether all layers of all tracks that the publisher made arrived.
     pub is_whole: bool,
     /// Whether a packet was marked CE.
     pub marked: bool,
@@ -39,15 +39,15 @@ pub struct ReceivedFrame {
 pub struct FrameConfig {
     /// The selected number of layers of each track, by alias.
     pub selected: BTreeMap<u32, u8>,
-    /// The encodings of the same source, of which one is enough. Tracks that are in none are sources of
-    /// their own.
+    /// The encodings of the same source, of which one is enough. Each track without other encodings is a
+    /// source.
     pub encodings: Encodings,
-    /// The time after the first of it is complete at which a frame is ready as it is: the lifetime of
-    /// frames.
-    pub patience: Duration,
+    /// The lifetime of frames: the time after its first layer is complete at which an incomplete frame is
+    /// ready.
+    pub lifetime: Duration,
 }
 
-/// Puts frames together, in order. Bounded by [`FrameAssembler::MAX_PENDING`] frames and
+/// Assembles frames, in order. Bounded by [`FrameAssembler::MAX_PENDING`] frames and
 /// [`FrameAssembler::MAX_BYTES`].
 ///
 /// A frame is ready when it is whole, when a layer of it was given up, when a later one is whole,
@@ -58,7 +58,8 @@ pub struct FrameConfig {
 pub struct FrameAssembler {
     config: FrameConfig,
     sources: Sources,
-    /// A selection of more layers, of which none has arrived yet, and when it holds in any case.
+    /// A selection of more layers, of which none has arrived yet, and the time at which it takes effect
+    /// anyway.
     selecting: Option<(BTreeMap<u32, u8>, Instant)>,
     round_trip: Duration,
     pending: BTreeMap<FrameId, Pending>,
@@ -75,13 +76,13 @@ pub struct FrameStats {
     pub whole: u64,
     /// Frames with the bases of all tracks, without some layers or packets.
     pub reduced: u64,
-    /// Frames without the base of some tracks, and with that of others.
+    /// Frames with the bases of some tracks only.
     pub without_track: u64,
     /// Frames that cannot be decoded: packets arrived, but no base.
     pub undecodable: u64,
     /// Objects that arrived after their frame was ready.
     pub late_objects: u64,
-    /// Of all frames, those that have another than the best selected encoding of a source.
+    /// Frames that have another than the best selected encoding of a source.
     pub lesser_encoding: u64,
 }
 
@@ -104,7 +105,7 @@ struct Sources(Vec<Vec<(u32, u8)>>);
 #[derive(Debug)]
 struct Pending {
     layers: BTreeMap<(u32, u8), Layer>,
-    /// The time at which the frame is ready as it is.
+    /// The time at which the frame is ready, complete or not.
     due: Instant,
     /// The time at which the bases of all tracks were complete.
     based_at: Option<Instant>,
@@ -122,10 +123,10 @@ struct Layer {
 const REPAIR: Duration = Duration::from_millis(10);
 
 impl FrameAssembler {
-    /// The number of frames that are put together at the same time. An older one is ready as it is.
+    /// The maximum number of frames that are assembled at the same time. Older ones are ready at once.
     pub const MAX_PENDING: usize = 64;
 
-    /// The bytes that they may have together.
+    /// The maximum number of bytes of all of them.
     pub const MAX_BYTES: usize = 32 << 20;
 
     /// Creates an assembler.
@@ -148,9 +149,9 @@ impl FrameAssembler {
         self.round_trip = round_trip;
     }
 
-    /// Changes the selected numbers of layers of the tracks. What is not selected any more is not waited for.
-    /// The sender begins with more some frames later: they are waited for as soon as one of them arrives,
-    /// or a round trip and the lifetime of a frame have passed.
+    /// Changes the selected numbers of layers of the tracks. Frames do not wait for layers that are no longer
+    /// selected. The sender begins with additional layers some frames later: frames wait for them as soon as
+    /// one of them arrives, or a round trip and the lifetime of a frame have passed.
     pub fn select(&mut self, now: Instant, selected: BTreeMap<u32, u8>) {
         let before = &mut self.config.selected;
         before.retain(|alias, _| selected.contains_key(alias));
@@ -159,11 +160,11 @@ impl FrameAssembler {
         }
         self.sources = Sources::of(&self.config);
         let before = &self.config.selected;
-        let by = now + self.config.patience + self.round_trip;
+        let by = now + self.config.lifetime + self.round_trip;
         self.selecting = (*before != selected).then_some((selected, by));
     }
 
-    /// Takes an event of the receiver.
+    /// Processes an event of the receiver.
     pub fn handle_event(&mut self, now: Instant, event: ReceiverEvent) {
         match event {
             ReceiverEvent::Packet { .. } => {}
@@ -211,7 +212,7 @@ impl FrameAssembler {
         }
     }
 
-    /// Makes all frames ready as they are: nothing more arrives.
+    /// Makes all frames ready, complete or not: no further packets arrive.
     pub fn finish(&mut self, now: Instant) {
         self.finish_until(now, (u32::MAX, u32::MAX));
     }
@@ -244,7 +245,7 @@ impl FrameAssembler {
         }
         let pending = self.pending.entry(frame).or_insert_with(|| Pending {
             layers: BTreeMap::new(),
-            due: now + self.config.patience,
+            due: now + self.config.lifetime,
             based_at: None,
         });
         self.bytes += layer.size();
@@ -261,7 +262,7 @@ impl FrameAssembler {
         }
     }
 
-    /// Returns the newest frame that is not to be waited for any more.
+    /// Returns the newest frame that no longer waits.
     fn passed(&self, now: Instant) -> Option<FrameId> {
         let repair = self.round_trip * 3 / 2 + REPAIR;
         let is_repaired = |pending: &Pending| pending.based_at.is_some_and(|at| at + repair <= now);
@@ -325,7 +326,7 @@ impl Sources {
         Sources(sources)
     }
 
-    /// Returns whether of every source, a track with its number of layers has something.
+    /// Returns whether every source has a track with its number of layers that has data.
     fn all_have(&self, has: impl Fn(u32, u8) -> bool) -> bool {
         let mut sources = self.0.iter();
         sources.all(|source| source.iter().any(|(alias, count)| has(*alias, *count)))
@@ -340,7 +341,7 @@ impl Sources {
 }
 
 impl Pending {
-    /// Returns whether something of the base of every source is there.
+    /// Returns whether the base of every source has data.
     fn has_bases(&self, sources: &Sources) -> bool {
         sources.all_have(|alias, _| self.has_base(alias))
     }
@@ -350,8 +351,8 @@ impl Pending {
         base.is_some_and(|base| !base.payloads.is_empty())
     }
 
-    /// Returns the best track of a source that is whole, or else of which the base is, or else of which there
-    /// is something.
+    /// Returns the best track of a source that is whole, or else the best one with a whole base, or else the
+    /// best one with data.
     fn best<'a>(&self, source: &'a [(u32, u8)]) -> Option<&'a (u32, u8)> {
         let find = |is_enough: &dyn Fn(u32, u8) -> bool| {
             let mut tracks = source.iter();
@@ -462,7 +463,7 @@ mod tests {
         FrameAssembler::new(FrameConfig {
             selected: selected.iter().copied().collect(),
             encodings: Encodings::default(),
-            patience: Duration::from_millis(150),
+            lifetime: Duration::from_millis(150),
         })
     }
 
@@ -593,7 +594,7 @@ mod tests {
         let mut assembler = FrameAssembler::new(FrameConfig {
             selected: [(1, 2), (2, 1), (3, 1)].into(),
             encodings: Encodings::of(&announcement),
-            patience: Duration::from_millis(150),
+            lifetime: Duration::from_millis(150),
         });
         let arrived: [&[ObjectId]; 3] = [
             &[id(1, 0, 0), id(1, 0, 1), id(2, 0, 0)],

@@ -1,11 +1,11 @@
 use hawser_wire::media::PacketId;
 use std::num::NonZeroU16;
 
-/// The number of packets by which a missing one has to be overtaken to be worth a report (RFC 9002,
+/// The number of packets that have to overtake a missing one before it is reported early (RFC 9002,
 /// section 6.1.1).
 const OVERTAKEN: u8 = 3;
 
-/// Notices missing packets of a track, which is worth a report before it is due.
+/// Detects missing packets of a track, after which a report is sent before it is due.
 #[derive(Debug, Default)]
 pub(crate) struct Gaps {
     newest: Option<Newest>,
@@ -21,8 +21,8 @@ struct Newest {
 }
 
 impl Gaps {
-    /// Takes a packet that arrived. Returns whether one before it is now missing for so long that the
-    /// sender should know.
+    /// Adds a packet that arrived. Returns whether an earlier one is now missing for so long that it should
+    /// be reported.
     pub(crate) fn add(&mut self, id: PacketId, count: Option<NonZeroU16>) -> bool {
         let arrived = Newest {
             id,

@@ -11,7 +11,7 @@ use sha2::Sha256;
 use std::fmt;
 use zeroize::{Zeroize, Zeroizing};
 
-/// The number of packets after which a key must not seal any more: the confidentiality limit of
+/// The maximum number of packets that a key may seal: the confidentiality limit of
 /// AEAD_AES_128_GCM in RFC 9001, section 6.6.
 pub const PACKETS_PER_KEY: u64 = 1 << 23;
 
@@ -40,7 +40,7 @@ pub(crate) struct SessionKeys {
     pub(crate) from_sender: AeadKey,
 }
 
-/// The authenticator does not fit: the other end does not have the key, or bytes were changed.
+/// The authenticator is wrong: the other end does not have the key, or bytes were changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the authentication tag is wrong")]
 pub(crate) struct Forged;
@@ -102,7 +102,7 @@ impl AccessSecret {
         self.0.clone()
     }
 
-    /// Returns the identifier of the tracks, which says nothing about the secret.
+    /// Returns the identifier of the tracks, which does not disclose the secret.
     pub fn broadcast(&self) -> [u8; 16] {
         *expand::<16>(&self.0, &[], &[b"hawser broadcast 1"])
     }
@@ -127,8 +127,8 @@ impl AccessSecret {
         is_equal(&self.hello_mac(hello), &hello.mac)
     }
 
-    /// Returns the authenticator of a catalog, by which relays and publishers know that one who may serve the
-    /// tracks made it. `covered` are the bytes that it covers.
+    /// Returns the authenticator of a catalog, which proves that a holder of this secret made it. `covered`
+    /// are the bytes that it covers.
     pub fn authenticate_catalog(&self, covered: &[u8]) -> [u8; MAC] {
         let key: Zeroizing<[u8; 32]> = expand(&self.0, &[], &[b"hawser catalog 1"]);
         mac(&key[..], &[covered])

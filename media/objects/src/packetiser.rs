@@ -11,7 +11,7 @@ const MAX_DATAGRAM: usize = 65_507;
 pub struct PacketiserConfig {
     /// The number of the track.
     pub alias: u32,
-    /// Random bytes that the publisher chose when it started. Two starts must never have the same.
+    /// Random bytes that the publisher chose when it started, different for each start.
     pub incarnation: [u8; 16],
     /// The length of the longest UDP payload in bytes, 53 to 65,507.
     pub datagram: usize,
@@ -21,7 +21,7 @@ pub struct PacketiserConfig {
 
 /// Cuts the objects of one track into packets and seals them.
 ///
-/// No nonce is used twice: objects come in ascending order, and each packet is sealed once.
+/// No nonce is used twice: objects are in ascending order, and each packet is sealed once.
 #[derive(Debug)]
 pub struct Packetiser {
     config: PacketiserConfig,
@@ -141,8 +141,8 @@ impl Packetiser {
         self.hop = hop;
     }
 
-    /// Seals further objects with the key of the next epoch. Viewers accept the epoch before until
-    /// the one after.
+    /// Seals further objects with the key of the next epoch. Viewers accept the previous epoch until the
+    /// next change.
     pub fn rotate(&mut self) -> Result<(), PacketiseError> {
         let epoch = self.current.epoch.checked_add(1);
         let epoch = epoch.ok_or(PacketiseError::Exhausted)?;

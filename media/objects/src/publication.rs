@@ -51,7 +51,7 @@ pub struct PublicationConfig {
     pub seed: Seed,
 }
 
-/// Makes the rate control of a viewer who comes now.
+/// Creates the rate control of a viewer that joins now.
 pub type MakeControl = Box<dyn Fn(Instant) -> Box<dyn RateControl + Send> + Send>;
 
 /// The publisher's end of a broadcast, without clock and socket.
@@ -128,7 +128,7 @@ impl Publication {
         taken
     }
 
-    /// Returns the next datagram that leaves now.
+    /// Returns the next datagram to send now.
     pub fn poll_transmit(&mut self, now: Instant) -> Option<Outgoing> {
         if let Some((to, message)) = self.host.poll_message() {
             let mut viewer = self.viewers_at(to);
@@ -137,14 +137,14 @@ impl Publication {
         }
         let mut viewers = self.viewers.values_mut();
         let media = viewers.find_map(|viewer| viewer.poll_transmit(now));
-        // What strangers ask for waits for what viewers get.
+        // Answers to unverified addresses have the lowest priority.
         media.or_else(|| {
             let (to, answer) = self.host.poll_answer()?;
             Some(Outgoing::message(to, answer, None))
         })
     }
 
-    /// Takes the time at which a datagram to an address left that was to leave at `planned`.
+    /// Records the departure of a datagram to an address that was planned for `planned`.
     pub fn handle_left(&mut self, now: Instant, to: SocketAddr, planned: Instant, left: Instant) {
         for viewer in self.viewers_at(to) {
             viewer.handle_left(now, planned, left);
@@ -193,11 +193,11 @@ impl Publication {
     }
 
     /// Returns the rate at which to encode a frame now, with all headers: so that the fastest viewer gets all
-    /// layers that it has selected, and the slowest one the bases of them. Who selects fewer layers than before
-    /// does not get larger ones instead: it leaves its path to others. `None` if nobody watches.
+    /// layers that it has selected, and the slowest one the bases of them. A viewer that selects fewer layers than
+    /// before does not get larger ones instead: it leaves its path to other flows. `None` without viewers.
     pub fn target(&self, now: Instant) -> Option<Bitrate> {
         let target = |viewer: &ViewerFlow| viewer.target();
-        // One who has vanished lowers nobody's quality, as long as somebody is there.
+        // A vanished viewer does not lower the quality of the others.
         let is_anyone_heard = self.active().any(|viewer| viewer.is_heard(now));
         let counts = |viewer: &&ViewerFlow| viewer.is_heard(now) || !is_anyone_heard;
         let of_layers = self
@@ -213,7 +213,7 @@ impl Publication {
         Some(Bitrate::from_bps(fastest.min(slowest) as u64))
     }
 
-    /// Returns the newest pose of the only viewer; `None` if there are several, who look elsewhere.
+    /// Returns the newest pose of the only viewer; `None` if there are several.
     pub fn pose(&self) -> Option<Pose> {
         let mut viewers = self.active();
         match (viewers.next(), viewers.next()) {
@@ -229,12 +229,12 @@ impl Publication {
         carried.min().unwrap_or(DEFAULT_DATAGRAM)
     }
 
-    /// Returns the number of viewers who have selected layers.
+    /// Returns the number of viewers that have selected layers.
     pub fn viewers(&self) -> usize {
         self.active().count()
     }
 
-    /// Returns the viewers who have selected layers that there are.
+    /// Returns the viewers that have selected announced layers.
     fn active(&self) -> impl Iterator<Item = &ViewerFlow> {
         let is_active = |viewer: &&ViewerFlow| {
             let mut selected = viewer.selected.iter();

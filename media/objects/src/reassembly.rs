@@ -36,14 +36,14 @@ enum Fate {
     GivenUp(Vec<u64>),
 }
 
-/// Whether the payload of a packet is of use.
+/// Whether the payload of a packet is needed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Use {
     /// It belongs to an object that may become complete.
     Wanted,
     /// Its object was given up. That it arrived is still to be reported.
     Late,
-    /// It arrived before. It is to be reported again, since the sender may not have heard of it.
+    /// It arrived before. It is to be reported again, since the previous report may be lost.
     Duplicate,
 }
 
@@ -126,7 +126,7 @@ impl Reassembly {
         is_complete.then(|| self.complete(id)).flatten()
     }
 
-    /// Records the arrival of an authenticated packet that is of no use. Returns whether its object
+    /// Records the arrival of an authenticated packet whose payload is not needed. Returns whether its object
     /// was not known.
     pub(crate) fn insert_late(&mut self, id: PacketId) -> bool {
         let is_new = !self.finished.contains_key(&id.object);
@@ -235,7 +235,7 @@ impl Partial {
         self.count.map(NonZeroU16::get)
     }
 
-    /// Returns what is known of the object.
+    /// Returns the properties of the object that are known.
     pub(crate) fn begun(&self) -> Begun {
         Begun {
             flags: self.header.flags,

@@ -33,7 +33,7 @@ pub struct ReceiverConfig {
     pub grace: Duration,
     /// The time after its first packet at which an object is given up while the publisher's clock is
     /// not known.
-    pub patience: Duration,
+    pub give_up_after: Duration,
     /// The settings of the reports.
     pub reports: ReportConfig,
 }
@@ -107,7 +107,7 @@ impl Default for ReceiverConfig {
             remembered: 512,
             packet_events: false,
             grace: Duration::ZERO,
-            patience: Duration::from_secs(1),
+            give_up_after: Duration::from_secs(1),
             reports: ReportConfig::default(),
         }
     }
@@ -139,7 +139,7 @@ impl Receiver {
         }
     }
 
-    /// Takes a datagram with its ECN field. Nothing of it is kept before it is authenticated.
+    /// Processes a datagram with its ECN field. Its content is ignored until it is authenticated.
     ///
     /// A packet whose object is late is refused, and so is a second copy. Their arrival is reported
     /// like any other.
@@ -157,7 +157,7 @@ impl Receiver {
         })
     }
 
-    /// Takes an authenticated status of the sender.
+    /// Processes an authenticated status of the sender.
     ///
     /// Returns an error if its time stamps cannot be used. Its keys are.
     pub fn handle_status(&mut self, now: Instant, status: &Status) -> Result<(), ClockError> {
@@ -339,7 +339,7 @@ impl Receiver {
     /// Returns the time at which an object is given up if its first packet arrives now.
     fn gives_up_at(&self, now: Instant, header: &Header) -> Instant {
         let Some(relation) = self.reports.clock().relation() else {
-            return now + self.config.patience;
+            return now + self.config.give_up_after;
         };
         let publisher = self.reports.publisher_time(&relation, now);
         let deadline = header.deadline.nearest(publisher);

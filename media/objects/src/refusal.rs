@@ -25,7 +25,7 @@ pub enum Refusal {
     #[error("the packet arrived before")]
     Duplicate,
     /// The object is older than what the receiver remembers.
-    #[error("the object is older than what is remembered")]
+    #[error("the object is older than the remembered ones")]
     TooOld,
     /// The object's deadline has passed.
     #[error("the object's deadline has passed")]

@@ -1,10 +1,10 @@
 use hawser_units::Instant;
 use std::time::Duration;
 
-/// The time after which reordering that is not seen any more is forgotten, at most twice this.
+/// The time after which reordering is forgotten, at most twice this.
 const PERIOD: Duration = Duration::from_secs(5);
 
-/// How much later packets that are overtaken are acknowledged than the quickest ones (RFC 8985, section
+/// The time by which overtaken packets are acknowledged later than the quickest ones (RFC 8985, section
 /// 3.1). Reports may overtake each other, too.
 #[derive(Debug)]
 pub(crate) struct Reordering {
@@ -29,7 +29,7 @@ impl Default for Reordering {
 }
 
 impl Reordering {
-    /// Takes the transmissions that a report acknowledges: the number, and the time of sending.
+    /// Adds the transmissions that a report acknowledges: the number, and the time of sending.
     pub(crate) fn add(
         &mut self,
         now: Instant,
@@ -55,8 +55,8 @@ impl Reordering {
         }
     }
 
-    /// Returns the time for which a packet is waited for, beyond that of a packet that overtook it.
-    /// Zero if no packet was overtaken lately.
+    /// Returns the time after which an overtaken packet is lost, beyond that of the packet that overtook it.
+    /// Zero if no packet was overtaken recently.
     pub(crate) fn window(&self) -> Duration {
         self.longest[0].max(self.longest[1])
     }
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_in_order_need_no_patience() {
+    fn packets_in_order_give_no_window() {
         // The second one took longer, and was not overtaken.
         assert_eq!(window(&[(20, &[(0, 0)]), (40, &[(1, 1), (2, 2)])]), ms(0));
         assert_eq!(window(&[(20, &[(0, 0)]), (40, &[(2, 2), (1, 1)])]), ms(0));

@@ -9,8 +9,8 @@ use std::time::Duration;
 /// The settings of the reports to a sender.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReportConfig {
-    /// The least time between reports, in which lost packets are reported. The usual time is what the
-    /// sender asks for, and at least this.
+    /// The least time between reports, in which lost packets are reported. The usual time is the one
+    /// that the sender requests, and at least this.
     pub interval: Duration,
     /// The number of packets in this time after which a report is due before its time.
     pub packets: usize,
@@ -23,7 +23,7 @@ pub struct ReportConfig {
 /// The number of packets that a report has room for, whatever their objects.
 const FULL_REPORT: usize = 400;
 
-/// What is reported to a sender of packets, and the relation of the clocks.
+/// The reports to a sender of packets, and the relation of the clocks.
 #[derive(Debug)]
 pub(crate) struct Reports {
     config: ReportConfig,
@@ -31,7 +31,7 @@ pub(crate) struct Reports {
     publisher_ahead_nanos: i64,
     totals: Totals,
     arrivals: Arrivals,
-    /// The time between reports that the sender asks for.
+    /// The time between reports that the sender requests.
     asked_interval: Duration,
     last: Option<Instant>,
     /// Whether packets are missing of which no report was made.
@@ -64,7 +64,7 @@ impl Reports {
         }
     }
 
-    /// Takes an authenticated status of the sender. Returns an error if its time stamps cannot be used.
+    /// Processes an authenticated status of the sender. Returns an error if its time stamps cannot be used.
     pub(crate) fn handle_status(
         &mut self,
         now: Instant,
@@ -85,7 +85,7 @@ impl Reports {
         self.count_again(now, id, ecn);
     }
 
-    /// Reports the arrival of a packet that was counted before: the sender may not have heard of it.
+    /// Reports the arrival of a packet that was counted before: the previous report may be lost.
     pub(crate) fn count_again(&mut self, now: Instant, id: PacketId, ecn: Ecn) {
         let limit = self.config.packets.saturating_mul(64);
         self.arrivals.add(now, id, ecn, limit);
@@ -96,7 +96,7 @@ impl Reports {
         self.totals.refused += 1;
     }
 
-    /// Has a report made soon, because packets are missing.
+    /// Advances the next report, because packets are missing.
     pub(crate) fn note_gap(&mut self) {
         self.has_gap = true;
     }

@@ -35,7 +35,7 @@ impl RttEstimate {
         self.min
     }
 
-    /// Takes a sample. `acknowledged_after` has the time for which the viewer held its report, too.
+    /// Adds a sample. `acknowledged_after` has the time for which the viewer held its report, too.
     pub(crate) fn update(&mut self, sample: Duration, acknowledged_after: Duration) {
         self.variation = match self.smoothed {
             None => sample / 2,

@@ -2,13 +2,13 @@ use crate::refusal::Refusal;
 use hawser_wire::media::{ObjectId, PacketId};
 use std::collections::BTreeMap;
 
-/// The packets of the newest objects of a track, of which each is taken once.
+/// The packets of the newest objects of a track, each of which is accepted once.
 #[derive(Debug)]
 pub(crate) struct SeenPackets {
     /// The number of objects that are remembered.
     objects: usize,
     seen: BTreeMap<ObjectId, Vec<u64>>,
-    /// The highest object that was forgotten. Neither it nor a lower one is taken.
+    /// The highest object that was forgotten. Neither it nor a lower one is accepted.
     forgotten: Option<ObjectId>,
 }
 
@@ -21,7 +21,7 @@ impl SeenPackets {
         }
     }
 
-    /// Takes a packet, unless it was taken before or nobody knows.
+    /// Accepts a packet, unless it was or may have been accepted before.
     pub(crate) fn add(&mut self, id: PacketId) -> Result<(), Refusal> {
         if self
             .forgotten

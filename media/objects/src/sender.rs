@@ -145,8 +145,8 @@ impl Sender {
         admitted
     }
 
-    /// Sets whether bases that are admitted from now on go ahead of what waits. They do at first.
-    /// Where little waits, a base interrupts an earlier frame without need.
+    /// Sets whether bases that are admitted from now on go ahead of the backlog. They do at first. If the
+    /// backlog is small, a base interrupts an earlier frame without need.
     pub fn set_urgent(&mut self, is_urgent: bool) {
         self.is_urgent = is_urgent;
     }
@@ -161,7 +161,7 @@ impl Sender {
         self.buffer.contains(id)
     }
 
-    /// Says that an object has no more packets. It is delivered when all are acknowledged.
+    /// Records that an object has no more packets. It is delivered when all are acknowledged.
     pub fn finish(&mut self, id: &ObjectId) {
         if let Some(ended) = self.buffer.finish(id) {
             self.deliver(ended);
@@ -169,8 +169,8 @@ impl Sender {
     }
 
     /// Returns the next packet: of a base that goes ahead ([`Sender::set_urgent`]), then of the
-    /// object with the earliest deadline, then the lowest priority number. Objects that cannot arrive
-    /// in time any more are dropped first.
+    /// object with the earliest deadline, then the lowest priority number. Objects that can no longer
+    /// arrive in time are dropped first.
     pub fn poll_transmit(&mut self, now: Instant) -> Option<Transmit> {
         let deadline = loop {
             let info = self.buffer.next_object()?;
@@ -199,7 +199,7 @@ impl Sender {
         })
     }
 
-    /// Returns whether a packet waits to be sent. It may turn out to be late.
+    /// Returns whether a packet is queued. It may be late.
     pub fn has_transmit(&self) -> bool {
         self.buffer.next_object().is_some()
     }
@@ -213,7 +213,7 @@ impl Sender {
     pub fn poll_timeout(&self) -> Option<Instant> {
         let lost = self
             .flights
-            .timeout(&self.rtt, self.patience(), self.report_delay());
+            .timeout(&self.rtt, self.reordering_time(), self.report_delay());
         let expiry = match self.config.rule {
             Rule::Deadline => self.buffer.first_deadline(),
             Rule::UntilAcknowledged => None,
@@ -329,14 +329,14 @@ impl Sender {
         self.break_dependents(id);
     }
 
-    /// Returns the longest time for which a viewer that is not ill holds a report.
+    /// Returns the longest time for which a responsive viewer holds a report.
     fn report_delay(&self) -> Duration {
         self.config.report_interval + REPORT_LATENESS
     }
 
-    /// Returns the time for which a packet that was overtaken is waited for: at most a round trip and, if
-    /// packets were overtaken lately, at least a quarter of the shortest one (RFC 8985, section 6.2).
-    fn patience(&self) -> Duration {
+    /// Returns the time after which an overtaken packet is lost: at most a round trip and, if packets were
+    /// overtaken recently, at least a quarter of the shortest one (RFC 8985, section 6.2).
+    fn reordering_time(&self) -> Duration {
         let window = self.reordering.window();
         if window.is_zero() {
             return window;
@@ -378,7 +378,7 @@ impl Sender {
         }
     }
 
-    /// Drops what depends on an object and has not begun to leave.
+    /// Drops the objects that depend on an object and have not begun to leave.
     fn break_dependents(&mut self, id: ObjectId) {
         self.dependencies.break_at(id);
         for dependent in self.buffer.waiting_dependents(&id) {

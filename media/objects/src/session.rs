@@ -22,11 +22,11 @@ use std::fmt;
 pub enum EndReason {
     /// The other end left.
     Left(Goodbye),
-    /// Nothing authentic came for too long.
+    /// No authentic datagram arrived for too long.
     TimedOut,
     /// A later session of the same viewer took its place.
     Replaced,
-    /// Another viewer took its place, because nothing authentic had come for a while and there were as
+    /// Another viewer took its place, because no authentic message had arrived for a while and there were as
     /// many sessions as there may be.
     Displaced,
     /// The session has sealed as many messages as its key may.

@@ -21,7 +21,6 @@ use hawser_io::interface;
 use hawser_io::stamped::StampedSocket;
 use hawser_model::discovery::{Candidate, Ends};
 use hawser_replication_bpf::SeenEcho;
-use hawser_replication_bpf::SeenEcho;
 use hawser_units::{Instant, PathId, smoothed_rtt};
 use hawser_wire::KeyRing;
 use hawser_wire::echo::{Echo, EchoKind};

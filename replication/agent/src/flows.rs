@@ -5,7 +5,6 @@ use hawser_model::Name;
 use hawser_model::resource::Policy;
 pub use hawser_node::Selectors;
 use hawser_replication_bpf::SendPolicy;
-use hawser_replication_bpf::SendPolicy;
 use hawser_units::FlowId;
 use hawser_wire::{Cover, KeySlot, SealKey, SealRing};
 use std::collections::BTreeMap;

@@ -6,7 +6,7 @@ use hawser_wire::feedback::Feedback;
 use hawser_wire::session::{COOKIE, Hello, Kind, MAC, Message, Sealed, Subscribe};
 use std::net::SocketAddr;
 
-/// A viewer that has the secret and seals any message: what it says need not be true.
+/// A viewer that has the secret and seals any message, true or not.
 pub struct HostileViewer {
     address: SocketAddr,
     session: u32,

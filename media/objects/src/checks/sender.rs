@@ -7,7 +7,7 @@ use hawser_wire::media::{Flags, MAX_LAYER, ObjectId, PacketId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// Checks that a sender believes no report more than it has sent, whatever is reported.
+/// Checks that no report makes a sender count more than it has sent.
 pub fn check_sender(input: &[u8]) {
     let mut input = Input(input);
     let Some([options]) = input.next() else {
@@ -60,7 +60,7 @@ const CAPACITY: ByteSize = ByteSize(2_000);
 #[derive(Debug, Default)]
 struct Ledger {
     sent: u64,
-    /// The numbers of transmissions that are not in flight any more. One that was lost may be acknowledged
+    /// The numbers of transmissions that are no longer in flight. One that was lost may be acknowledged
     /// later.
     settled: BTreeSet<u64>,
     offered: u32,

@@ -12,7 +12,7 @@ const VIEWERS: usize = 3;
 const SESSIONS: usize = 2;
 
 /// Checks that both ends of a session take any datagrams, open none that was not sealed for them or was
-/// changed on its way, and learn no more than what the other end has said.
+/// changed in flight, and report no other events than the other end has caused.
 pub fn check_session(input: &[u8]) {
     let mut ends = Ends::new();
     let mut input = Input(input);

@@ -20,7 +20,7 @@ const OBJECTS: usize = 6;
 const PACKETS: u16 = 40;
 
 /// Checks that a relay's end takes each packet once if the sender has tagged it, refuses no other without
-/// the reason that it names, and reports only what it has taken. The packets are of one who has the hop
+/// the reason that it names, and reports only accepted packets. The packets are of a holder of the hop
 /// keys, or are repeated, changed, in any order, or no packets.
 pub fn check_upstream(input: &[u8]) {
     let mut relay = Relay::opened();
@@ -58,7 +58,7 @@ fn long(now: Instant, action: &[u8; 12]) -> Vec<u8> {
 struct Relay {
     host: Host,
     upstream: Upstream,
-    /// The datagrams that came last.
+    /// The newest datagrams.
     kept: VecDeque<Vec<u8>>,
     relayed: BTreeSet<PacketId>,
     bytes: u64,
@@ -199,7 +199,7 @@ impl Relay {
         }
         while let Some((_, message)) = self.host.poll_transmit() {
             let taken = self.upstream.handle_datagram(now, &message, Ecn::NotEct);
-            // The answer to a request comes after other messages, which have made it needless.
+            // The answer to a request arrives after other messages, which have made it unnecessary.
             let is_needless = matches!(Message::parse(&message), Ok(Message::Retry(_)))
                 && matches!(taken, Err(ViewerError::Unexpected));
             assert!(taken.is_ok() || is_needless, "{taken:?}");
@@ -207,7 +207,7 @@ impl Relay {
         self.upstream.handle_timeout(now);
     }
 
-    /// Has the sender use another hop key.
+    /// Changes the hop key of the sender.
     fn announce(&mut self, now: Instant, hop: u16) {
         self.host.set_keys(hop, vec![(0, 0), (1, 0)]);
         self.report(now);

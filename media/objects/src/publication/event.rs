@@ -21,7 +21,7 @@ pub enum PublicationEvent {
         /// The reason.
         reason: EndReason,
     },
-    /// The probe has ended that finds out whether the kernel obeys departure times on the way to a viewer.
+    /// The probe that tests whether the kernel obeys departure times on the route to a viewer has ended.
     Paced {
         /// The viewer's address.
         address: SocketAddr,
@@ -35,7 +35,7 @@ pub enum PublicationEvent {
         /// The length of a full UDP payload now, bytes.
         datagram: usize,
     },
-    /// The in-flight buffer of a viewer is done with an object.
+    /// The in-flight buffer of a viewer has delivered or dropped an object.
     Object {
         /// The session.
         session: u32,

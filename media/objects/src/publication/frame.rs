@@ -45,7 +45,7 @@ pub struct Published {
 pub(super) struct CurrentFrame {
     group: u32,
     captured: Instant,
-    /// The layers as far as they are encoded.
+    /// The encoded parts of the layers.
     objects: Vec<SealedObject>,
     /// The layer of each track of which slices may follow.
     open: BTreeMap<u32, OpenObject>,
@@ -204,7 +204,7 @@ impl Publication {
         }
     }
 
-    /// Ends a layer: if not all of it was published, it is kept no longer than what was sent of it.
+    /// Ends a layer. If it was not published completely, its reservation shrinks to the packets that were sent.
     fn finish(&mut self, id: &ObjectId) {
         for viewer in self.viewers.values_mut() {
             viewer.flow.finish(id);

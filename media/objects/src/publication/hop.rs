@@ -39,13 +39,13 @@ impl HopKey {
 }
 
 impl Publication {
-    /// Tags further packets with the next hop key, which viewers and relays hold already, and tells it in
+    /// Tags further packets with the next hop key, which viewers and relays have already, and announces it in
     /// every status.
     ///
-    /// Packets are refused by one that has missed a change before, so changes are seconds apart. A
-    /// publication changes the key by itself at the beginning of a frame, when the key has tagged
-    /// [`PACKETS_PER_KEY`] packets. A relay that has started again then refuses a packet, too, that somebody
-    /// repeats much later.
+    /// A receiver that has missed the previous change refuses packets, so changes are seconds apart. A
+    /// publication also changes the key at the beginning of a frame, when the key has tagged
+    /// [`PACKETS_PER_KEY`] packets. A restarted relay then also refuses packets that are
+    /// repeated much later.
     pub fn rotate_hop_key(&mut self) {
         self.hop.rotate();
         for packetiser in self.packetisers.values_mut() {

@@ -11,15 +11,15 @@ pub struct Outgoing {
     pub datagram: Arc<[u8]>,
     /// The ECN field of the IP header.
     pub ecn: Ecn,
-    /// When it is to leave, if the driver gives it to the kernel with a departure time
+    /// The departure time, if the driver gives it to the kernel with one
     /// ([`FlowConfig::departure_times`](crate::FlowConfig::departure_times)); otherwise it leaves now.
     pub at: Option<Instant>,
-    /// Whether the driver says when it left ([`Publication::handle_left`](super::Publication::handle_left)).
+    /// Whether the driver reports its departure ([`Publication::handle_left`](super::Publication::handle_left)).
     pub is_stamped: bool,
 }
 
 impl Outgoing {
-    /// Returns a message, which leaves at a time if it is to show when it left.
+    /// Returns a message, with a departure time if its departure is measured.
     pub(super) fn message(to: SocketAddr, message: Vec<u8>, at: Option<Instant>) -> Self {
         Outgoing {
             to,

@@ -1,8 +1,8 @@
-//! The length of the datagrams that the path to a viewer carries, by what arrives of each frame.
+//! The length of the datagrams that the path to a viewer carries, estimated from the arrivals of each frame.
 //!
-//! A path whose MTU is too small drops long datagrams and says so to nobody. Other losses do not know lengths, so
-//! that a path is narrow if of many frames longer datagrams were lost than any that arrived. If it is not,
-//! little is lost: datagrams become shorter by a few bytes only.
+//! A path whose MTU is too small drops long datagrams silently. Other losses do not depend on the length. So a
+//! path counts as narrow if in many frames longer datagrams were lost than any that arrived. A false detection
+//! costs little: datagrams become shorter by a few bytes only.
 
 use crate::sender::Outcome;
 use hawser_wire::media::DEFAULT_DATAGRAM;
@@ -50,12 +50,12 @@ impl PathSize {
         }
     }
 
-    /// Returns the length of the longest datagram that the path is believed to carry.
+    /// Returns the estimated length of the longest datagram that the path carries.
     pub(super) fn datagram(&self) -> usize {
         self.datagram
     }
 
-    /// Takes the results of a report. `lost` is the number of all datagrams that were lost so far.
+    /// Processes the results of a report. `lost` is the number of all datagrams that were lost so far.
     pub(super) fn handle(&mut self, outcome: &Outcome, lost: u64) {
         for packet in &outcome.acknowledged {
             let frame = self.frames.entry(packet.id.object.group).or_default();
@@ -64,7 +64,7 @@ impl PathSize {
         }
         for packet in &outcome.lost {
             let length = packet.size.0 as usize;
-            // Those from before the last change say nothing new.
+            // Packets from before the last change are no evidence.
             if length <= self.datagram {
                 let frame = self.frames.entry(packet.id.object.group).or_default();
                 frame.lost = frame.lost.max(length);
@@ -101,7 +101,7 @@ mod tests {
     use hawser_units::{ByteSize, Ecn, Instant};
     use hawser_wire::media::{ObjectId, PacketId};
 
-    /// Returns what a report of one frame says, if the path carries datagrams for which `arrives` is true.
+    /// Returns the report on one frame, if the path carries datagrams for which `arrives` is true.
     fn outcome(group: u32, lengths: &[usize], arrives: impl Fn(usize) -> bool) -> Outcome {
         let mut outcome = Outcome::default();
         for (index, length) in (0..).zip(lengths) {

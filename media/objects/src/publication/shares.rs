@@ -8,7 +8,7 @@ pub(super) struct Shares(BTreeMap<(u32, u8), f64>);
 /// The weight of a frame in the average.
 const GAIN: f64 = 0.1;
 
-/// The least share that is reckoned with, so that a layer of hardly any bytes asks for no huge rate.
+/// The least share of a layer. It bounds the rate that follows from a layer of few bytes.
 const LEAST: f64 = 0.05;
 
 impl Shares {

@@ -16,7 +16,7 @@ use std::time::Duration;
 const DRAIN_TIME: Duration = Duration::from_millis(100);
 const USUAL_WAIT: Duration = Duration::from_millis(5);
 
-/// The time without a report after which a viewer has probably gone. It reports every few milliseconds
+/// The time without a report after which a viewer has probably left. It reports every few milliseconds
 /// while packets arrive.
 const HEARD_WITHIN: Duration = Duration::from_millis(400);
 
@@ -34,7 +34,7 @@ pub(super) struct ViewerFlow {
     /// Whether the kernel obeys departure times, if datagrams may have them.
     departures: Option<DepartureCheck>,
     pub(super) pose: Option<Pose>,
-    /// When the newest report came, or the viewer.
+    /// The arrival of the newest report, or the time at which the viewer joined.
     heard: Instant,
     totals: Totals,
     one_way: Option<Duration>,
@@ -56,7 +56,7 @@ pub struct ViewerStatus {
     pub rtt: Option<Duration>,
     /// The newest one-way delay. It is wrong by half the difference between the directions at most.
     pub one_way: Option<Duration>,
-    /// The part of it beyond the least one so far: what queues add.
+    /// The part of it beyond the least one so far: the delay of queues.
     pub queue: Option<Duration>,
     /// The bytes that are sent and neither acknowledged nor lost.
     pub in_flight: ByteSize,
@@ -110,15 +110,15 @@ impl ViewerFlow {
         self.selected = selected;
     }
 
-    /// Returns whether the viewer reported lately and its path works.
+    /// Returns whether the viewer reported recently and its path works.
     pub(super) fn is_heard(&self, now: Instant) -> bool {
         let sends = self.flow.control().permission() == Permission::Send;
         sends && now.saturating_since(self.heard) < HEARD_WITHIN
     }
 
     /// Returns the rate at which to encode a frame now, bits per second: that of the rate control, less
-    /// what lets the packets that wait leave in [`DRAIN_TIME`], and at least half of it. Otherwise a
-    /// backlog that arose once would stay, and delay every frame.
+    /// the rate at which queued packets leave in [`DRAIN_TIME`], and at least half of it. Otherwise a
+    /// backlog would remain, and delay every frame.
     pub(super) fn target(&self) -> f64 {
         let control = self.flow.control();
         let target = control.target().bps() as f64;
@@ -128,7 +128,7 @@ impl ViewerFlow {
         (target - drained).max(target / 2.0)
     }
 
-    /// Offers the objects of a frame that are selected. The buffer counts what it does not admit.
+    /// Offers the selected objects of a frame. The buffer counts objects that it does not admit.
     pub(super) fn offer(&mut self, now: Instant, objects: &[SealedObject]) {
         let selected = objects
             .iter()
@@ -145,8 +145,8 @@ impl ViewerFlow {
         }
     }
 
-    /// Adds the next packets of an object: also of one that was selected when it began, and is not any more,
-    /// so that no viewer gets a part of an object.
+    /// Adds the next packets of an object, also of one that was selected when it began and no longer is: no
+    /// viewer gets a part of an object.
     pub(super) fn push(&mut self, now: Instant, info: &ObjectInfo, packets: &[SealedPacket]) {
         if self.has_selected(&info.id) || self.flow.sender().keeps(&info.id) {
             self.flow.push(now, info, packets);
@@ -174,7 +174,7 @@ impl ViewerFlow {
         })
     }
 
-    /// Returns when a message is to leave, if it is to show whether the kernel obeys departure times. While
+    /// Returns the departure time of a message that tests whether the kernel obeys departure times. While
     /// packets of media wait, none is.
     pub(super) fn poll_trial(&mut self, now: Instant) -> Option<Instant> {
         let check = self.departures.as_mut()?;
@@ -183,7 +183,7 @@ impl ViewerFlow {
             .flatten()
     }
 
-    /// Takes the time at which a datagram left.
+    /// Records the departure of a datagram.
     pub(super) fn handle_left(&mut self, now: Instant, planned: Instant, left: Instant) {
         if let Some(check) = &mut self.departures {
             check.handle_left(now, planned, left);
@@ -191,12 +191,12 @@ impl ViewerFlow {
         }
     }
 
-    /// Returns whether the kernel was found to obey departure times, if that is news.
+    /// Returns the new finding of whether the kernel obeys departure times, if there is one.
     pub(super) fn poll_finding(&mut self) -> Option<DepartureFinding> {
         self.departures.as_mut()?.poll_finding()
     }
 
-    /// Takes a report. Returns the number of packets that it acknowledges and no other did.
+    /// Processes a report. Returns the number of packets that it is the first to acknowledge.
     pub(super) fn handle_feedback(
         &mut self,
         now: Instant,
@@ -204,7 +204,7 @@ impl ViewerFlow {
         report: &Feedback,
     ) -> usize {
         self.heard = now;
-        // The buffer counts what it refuses.
+        // The buffer counts refused reports.
         let Ok(outcome) = self.flow.handle_feedback(now, number, report) else {
             return 0;
         };

@@ -137,7 +137,7 @@ impl Buffer {
         };
         let before = entry.held();
         for packet in packets {
-            // Packets come in ascending order from zero, at most 65,535.
+            // Packets are added in ascending order from zero, at most 65,535.
             if usize::from(packet.id.index) != entry.packets.len() || packet.id.object != *id {
                 continue;
             }
@@ -171,7 +171,7 @@ impl Buffer {
         self.entries.get(&turn.id).map(|entry| entry.info)
     }
 
-    /// Takes the first packet of the first object that has one to send.
+    /// Removes the first packet of the first object that has one to send.
     pub(super) fn take_packet(&mut self) -> Option<Next> {
         let turn = self.ready.first()?;
         let entry = self.entries.get_mut(&turn.id)?;
@@ -199,7 +199,7 @@ impl Buffer {
         }
     }
 
-    /// Has a lost packet sent again, if its object is still kept.
+    /// Queues a lost packet again, if its object is still kept.
     pub(super) fn send_again(&mut self, id: &PacketId) {
         let Some(entry) = self.entries.get_mut(&id.object) else {
             return;

@@ -27,7 +27,7 @@ pub enum DropReason {
     Expired,
     /// It could not arrive whole before its deadline. Some packets were sent.
     Late,
-    /// Its deadline passed while the last packets were on their way and not acknowledged.
+    /// Its deadline passed while the last packets were in flight.
     Unconfirmed,
     /// It made room for a lower layer. No packet was sent.
     Displaced,

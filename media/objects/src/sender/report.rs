@@ -20,7 +20,7 @@ pub struct Outcome {
     /// The numbers of transmissions that were lost: other ones than those of a timeout, which may
     /// arrive yet, and those of a timeout after which only the repeated packet arrived.
     pub lost_numbers: Vec<u64>,
-    /// The numbers of transmissions that are not waited for any more, and may have arrived.
+    /// The numbers of transmissions that are given up, and may have arrived.
     pub abandoned_numbers: Vec<u64>,
     /// The growth of the totals since the newest report before; zero for an older report.
     pub growth: Totals,
@@ -41,7 +41,7 @@ pub struct Acknowledged {
     pub size: ByteSize,
     /// The time of its last transmission.
     pub sent: Instant,
-    /// The time of its arrival by the viewer's clock; `None` if the report does not say.
+    /// The time of its arrival by the viewer's clock; `None` if the report does not have it.
     pub arrived: Option<Instant>,
     /// The ECN field with which it arrived.
     pub ecn: Ecn,
@@ -65,11 +65,11 @@ pub struct Lost {
 /// The reason why a report is refused as a whole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum FeedbackError {
-    /// The totals say that more marked bytes arrived than bytes.
+    /// The totals have more marked bytes than bytes.
     #[error("the totals of the report are impossible")]
     ImpossibleTotals,
     /// The totals or the time of a later report are less than those of an earlier one.
-    #[error("the report goes back behind the one before")]
+    #[error("the report has lower totals or times than an earlier one")]
     GoesBack,
 }
 
@@ -170,7 +170,7 @@ impl Reported {
         sent.and_then(|sent| sent.get(usize::from(id.index))) == Some(&true)
     }
 
-    /// Takes the time of a report and its totals. Returns the growth of these; `None` if the report is
+    /// Records the time of a report and its totals. Returns the growth of these; `None` if the report is
     /// not the newest.
     fn advance(
         &mut self,
@@ -218,7 +218,7 @@ impl Acknowledged {
 }
 
 impl Sender {
-    /// Takes an authenticated report. `number` is the number of its message, which tells newer reports
+    /// Processes an authenticated report. `number` is the number of its message, which tells newer reports
     /// from older ones.
     pub fn handle_feedback(
         &mut self,
@@ -264,7 +264,7 @@ impl Sender {
     }
 
     /// Returns totals that are no more than what was sent. A viewer also counts packets of other
-    /// viewers, if somebody repeats them to it.
+    /// viewers, if an attacker repeats them to it.
     fn sent_of(&mut self, totals: &Totals) -> Totals {
         let (packets, bytes) = (self.stats.packets, self.stats.bytes);
         if totals.packets > packets || totals.bytes > bytes {
@@ -285,7 +285,7 @@ impl Sender {
         }
     }
 
-    /// Takes one acknowledgement. Returns the packet if it was in flight.
+    /// Processes one acknowledgement. Returns the packet if it was in flight.
     fn acknowledge(
         &mut self,
         report: Instant,
@@ -351,7 +351,7 @@ impl Sender {
         Some(arrived)
     }
 
-    /// Takes the round trip of a packet that was sent once.
+    /// Adds the round trip of a packet that was sent once.
     fn round_trip(&mut self, now: Instant, flight: &Flight, arrival: &Arrival) -> Option<Duration> {
         let age = arrival.age.duration()?;
         let elapsed = now.saturating_since(flight.sent);
@@ -364,8 +364,8 @@ impl Sender {
     }
 
     pub(super) fn detect_lost(&mut self, now: Instant, outcome: &mut Outcome) {
-        let patience = self.patience();
-        while let Some(flight) = self.flights.lost(now, &self.rtt, patience) {
+        let reordering = self.reordering_time();
+        while let Some(flight) = self.flights.lost(now, &self.rtt, reordering) {
             self.lose(flight, false, outcome);
         }
         if let Some(acknowledged) = self.flights.largest_acknowledged() {

@@ -38,7 +38,7 @@ impl Allowance {
         self.full_at.saturating_since(now) < SAVED
     }
 
-    /// Takes a message of this length in bytes.
+    /// Charges a message of this length in bytes.
     pub(super) fn take(&mut self, now: Instant, length: usize) {
         self.full_at = self.full_at.max(now) + time_of(length + PER_MESSAGE);
     }
@@ -93,7 +93,7 @@ mod tests {
         assert_eq!(taken(START + 61 * second, 1, 0), 946, "short messages");
     }
 
-    /// The packets that a viewer receives, and the way of its reports to the sender.
+    /// The packets that a viewer receives, and the path of its reports to the sender.
     #[derive(Debug, Clone)]
     struct Scene {
         /// The packets in a second.
@@ -104,7 +104,7 @@ mod tests {
         /// The number of lost packets among 100, and that of packets that arrive twice.
         lost: u64,
         doubled: u64,
-        /// The time between reports that the sender asks for, in milliseconds.
+        /// The time between reports that the sender requests, in milliseconds.
         asked: u8,
         /// When the reports are held back for a while, and for how long, in steps.
         held: [u32; 2],

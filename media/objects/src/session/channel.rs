@@ -27,8 +27,8 @@ pub enum OpenError {
     /// The message was forged or changed, or is of another session.
     #[error("the message was forged, changed, or is of another session")]
     Forged,
-    /// The message arrived before, or is too old to know.
-    #[error("the message arrived before, or is too old to know")]
+    /// The message arrived before, or is older than the remembered ones.
+    #[error("the message arrived before, or is older than the remembered ones")]
     Replayed,
 }
 

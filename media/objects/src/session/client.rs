@@ -10,20 +10,20 @@ use hawser_wire::session::{Goodbye, Kind, Message, MessageError, Sealed, Status,
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// The times of a session that is asked for.
+/// The times of a session that is requested.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SessionTimes {
     /// The time after which a request is repeated at first; then it is twice that.
     pub retry: Duration,
-    /// The time without an authentic datagram after which another session is asked for, while this one
-    /// is still there: the sender may have started again. It answers each report, of which there is one
+    /// The time without an authentic datagram after which another session is requested while this one is
+    /// open: the sender may have restarted. It answers each report, of which there is one
     /// in a second.
     pub renew: Duration,
     /// The time without an authentic datagram after which the session has ended.
     pub idle: Duration,
 }
 
-/// The end of a session that asks for it, without what is received in it: of a viewer, or of a relay
+/// The end of a session that requests it, without the packets that it receives: of a viewer, or of a relay
 /// towards the publisher.
 #[derive(Debug)]
 pub(crate) struct Client {
@@ -72,7 +72,7 @@ pub(crate) enum SenderMessage {
 #[derive(Debug)]
 pub(crate) struct Accepted(Box<Channel>);
 
-/// The reason why a viewer does not take a datagram.
+/// The reason why a viewer refuses a datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ViewerError {
     /// A packet of media was refused.
@@ -115,7 +115,7 @@ impl Default for SessionTimes {
 }
 
 impl Client {
-    /// Asks for a session. `random` has 16 random bytes, new for each session.
+    /// Requests a session. `random` has 16 random bytes, new for each session.
     pub(crate) fn new(times: SessionTimes, access: AccessSecret, random: [u8; 16]) -> Self {
         let mut seed = [0; 32];
         seed[..16].copy_from_slice(&random);
@@ -249,8 +249,8 @@ impl Client {
         }
     }
 
-    /// Returns the next time at which [`Client::poll_transmit`] or [`Client::has_timed_out`] has
-    /// something to say.
+    /// Returns the next time at which [`Client::poll_transmit`] or [`Client::has_timed_out`] has to be
+    /// called.
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         match &self.state {
             State::Handshake(handshake) => Some(handshake.due),
@@ -270,7 +270,7 @@ impl Client {
         }
     }
 
-    /// Returns whether nothing came for so long that the session has ended.
+    /// Returns whether the session has ended because no authentic datagram arrived.
     pub(crate) fn has_timed_out(&mut self, now: Instant) -> bool {
         let last = match &mut self.state {
             State::Handshake(handshake) => *handshake.started.get_or_insert(now),
@@ -300,7 +300,7 @@ impl Client {
 }
 
 impl Open {
-    /// Records that the sender is there.
+    /// Records that an authentic datagram arrived.
     fn hear(&mut self, now: Instant) {
         self.heard = now;
         self.renewal = None;
@@ -314,7 +314,7 @@ impl Open {
         Some(self.channel.seal(Kind::Subscribe, wanted.emit()))
     }
 
-    /// Ceases to repeat a selection that is in force.
+    /// Stops repeating a selection that is in force.
     fn confirm(&mut self, selection: u8) {
         let wanted = self.wanted.as_ref().map(|wanted| wanted.number);
         if wanted == Some(selection) {

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 /// Makes and checks cookies, which prove that a viewer receives at its address. A cookie is a time
-/// and an authenticator; nothing is kept for it.
+/// and an authenticator; it needs no state.
 #[derive(Debug)]
 pub(super) struct Cookies {
     seed: Seed,

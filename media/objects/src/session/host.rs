@@ -22,16 +22,16 @@ use std::net::SocketAddr;
 use std::num::NonZeroU8;
 use strangers::Strangers;
 
-/// The number of answers to one request, so that nobody who repeats it makes the sender send more.
+/// The maximum number of answers to one request, however often it is repeated.
 const MAX_ACCEPTS: u8 = 4;
 
-/// The bytes of messages to viewers that wait until they are sent: 3000 of the longest ones.
+/// The maximum number of bytes of queued messages to viewers: 3000 of the longest ones.
 const MESSAGES: ByteSize = ByteSize(4 << 20);
 
 /// The sender's end of the sessions of all viewers.
 ///
-/// A viewer gets nothing but cookies before it has proved its address and the secret, and no media
-/// before it has shown that it has the keys of the session.
+/// A viewer gets only cookies until it has proved its address and the secret, and no media until it has
+/// proved that it has the keys of the session.
 #[derive(Debug)]
 pub struct Host {
     config: HostConfig,
@@ -115,7 +115,7 @@ impl Host {
         }
     }
 
-    /// Sets the numbers of the keys in use, for viewers that come and for the next status.
+    /// Sets the numbers of the keys in use, for viewers that join and for the next status.
     /// `epochs` is ascending by alias.
     pub fn set_keys(&mut self, hop: u16, epochs: Vec<(u32, u16)>) {
         self.shared.hop = hop;
@@ -161,7 +161,7 @@ impl Host {
         self.send_or_end(session, sealed);
     }
 
-    /// Says that a report acknowledged packets that no other had acknowledged: the viewer may send more
+    /// Records that a report was the first to acknowledge packets: the viewer may send more
     /// messages.
     pub fn handle_acknowledged(&mut self, session: u32, packets: usize) {
         if let Some(session) = self.sessions.get_mut(&session) {
@@ -188,12 +188,12 @@ impl Host {
         self.poll_message().or_else(|| self.poll_answer())
     }
 
-    /// Returns the next datagram to one who has shown that it receives at its address. It goes before media.
+    /// Returns the next datagram to a verified address. It has priority over media.
     pub fn poll_message(&mut self) -> Option<(SocketAddr, Vec<u8>)> {
         self.messages.pop()
     }
 
-    /// Returns the next datagram to one who has not. Media goes before it.
+    /// Returns the next datagram to an unverified address. Media has priority over it.
     pub fn poll_answer(&mut self) -> Option<(SocketAddr, Vec<u8>)> {
         self.strangers.poll_answer()
     }
@@ -209,7 +209,7 @@ impl Host {
         sessions.map(|session| session.ends_at(&self.config)).min()
     }
 
-    /// Ends sessions of which nothing was heard.
+    /// Ends sessions that have timed out.
     pub fn handle_timeout(&mut self, now: Instant) {
         let config = &self.config;
         let silent = self
@@ -251,7 +251,7 @@ impl Host {
         }
         let random = &hello.viewer_random;
         let has_cookie = self.cookies.accept(now, from, random, &hello.cookie);
-        // Before anything that costs more than the request did.
+        // Before any step that costs more than sending the request.
         if !self.strangers.has_share(now, from, has_cookie) {
             return Err(HostError::TooManyRequests);
         }
@@ -358,7 +358,7 @@ impl Host {
             return Err(HostError::TooMany);
         }
         let plaintext = session.channel.open(sealed)?;
-        // Only what the viewer itself sent: nobody else uses its allowance up.
+        // Only authentic messages are charged: others cannot use up the viewer's allowance.
         let length = Sealed::LEN + sealed.ciphertext.len();
         session.allowance.take(now, length);
         session.heard = now;
@@ -391,7 +391,7 @@ impl Host {
         Ok(())
     }
 
-    /// Begins a session whose viewer has shown that it has the keys, in place of an earlier one.
+    /// Begins a session whose viewer has proved that it has the keys, in place of an earlier one.
     fn confirm(&mut self, number: u32) {
         let Some(session) = self.sessions.get_mut(&number) else {
             return;
@@ -457,14 +457,14 @@ impl Host {
         }
     }
 
-    /// Adds a message. The queue counts one that it does not hold, which is as good as lost on the way.
+    /// Adds a message. The queue counts a message that it has no room for, which then counts as lost.
     fn send(&mut self, to: SocketAddr, message: Vec<u8>) {
         let _ = self.messages.push((to, message));
     }
 
     fn end(&mut self, session: u32, reason: EndReason) {
         let ended = self.sessions.remove(&session);
-        // Nobody was told of a session that was not confirmed.
+        // A session that was not confirmed had no event.
         if ended.is_some_and(|ended| ended.is_confirmed) {
             self.events.push_back(HostEvent::Ended { session, reason });
         }

@@ -20,7 +20,7 @@ use std::sync::Arc;
 pub struct UpstreamConfig {
     /// The random number of the relay.
     pub relay: u64,
-    /// The number of objects of a track of which each packet is taken once.
+    /// The number of objects of a track whose packets are each accepted once.
     pub objects: usize,
     /// The maximum number of packets of an object.
     pub packets: u16,
@@ -30,8 +30,8 @@ pub struct UpstreamConfig {
     pub times: SessionTimes,
 }
 
-/// A relay's session with the publisher, or with a relay before it: asks for it, takes packets that it
-/// cannot read, reports.
+/// A relay's session with the publisher, or with the previous relay: requests it, receives packets that it
+/// cannot decrypt, sends reports.
 ///
 /// The hop tag authenticates the header of a packet. Only viewers can tell whether the payload is the
 /// publisher's. A datagram is no longer than [`DEFAULT_DATAGRAM`].
@@ -48,7 +48,7 @@ pub struct Upstream {
 struct Open {
     status: Status,
     hops: HopKeys,
-    /// The key with which packets are tagged instead, if something before has verified them.
+    /// The key with which the kernel tags the packets that it has verified, if it does.
     retagged: Option<Hop>,
     reports: Reports,
     tracks: BTreeMap<u32, Track>,
@@ -66,7 +66,7 @@ struct Track {
 /// An event of an [`Upstream`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum UpstreamEvent {
-    /// The session is open. Nothing is sent until the relay subscribes.
+    /// The session is open. The sender sends no media until the relay subscribes.
     Opened {
         /// The publisher's announcement with its authenticator, which a relay cannot verify.
         bytes: Vec<u8>,
@@ -80,11 +80,11 @@ pub enum UpstreamEvent {
 /// The reason why a session with the publisher ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum UpstreamEnd {
-    /// As any session.
+    /// The session ended as any other may.
     Session(EndReason),
-    /// What comes has been through this relay already.
+    /// The stream has passed this relay before.
     Loop,
-    /// There are as many relays on the way as there may be.
+    /// The maximum number of relays on the path is reached.
     TooFar,
 }
 
@@ -92,8 +92,8 @@ impl fmt::Display for UpstreamEnd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             UpstreamEnd::Session(reason) => reason.fmt(f),
-            UpstreamEnd::Loop => f.write_str("what comes has been through this relay already"),
-            UpstreamEnd::TooFar => f.write_str("there are too many relays on the way"),
+            UpstreamEnd::Loop => f.write_str("the stream has passed this relay before"),
+            UpstreamEnd::TooFar => f.write_str("there are too many relays on the path"),
         }
     }
 }
@@ -103,7 +103,7 @@ impl fmt::Display for UpstreamEnd {
 pub struct RelayedPacket {
     /// The header, which does not change.
     pub header: Header,
-    /// The UDP payload, with the tag with which it came.
+    /// The UDP payload, with the tag of its sender.
     pub datagram: Arc<[u8]>,
 }
 
@@ -121,7 +121,7 @@ impl UpstreamConfig {
 }
 
 impl Upstream {
-    /// Asks for a session. `random` has 16 random bytes, new for each session.
+    /// Requests a session. `random` has 16 random bytes, new for each session.
     pub fn new(config: UpstreamConfig, access: AccessSecret, random: [u8; 16]) -> Self {
         Upstream {
             config,
@@ -132,8 +132,8 @@ impl Upstream {
         }
     }
 
-    /// Takes a datagram from the sender's address, with its ECN field. Returns the packet, if it is one of
-    /// media that did not come before.
+    /// Processes a datagram from the sender's address, with its ECN field. Returns the packet, if it is a new
+    /// one of media.
     pub fn handle_datagram(
         &mut self,
         now: Instant,
@@ -153,15 +153,15 @@ impl Upstream {
         self.client.subscribe(now, tracks, false);
     }
 
-    /// Says that something before, such as the kernel, verifies packets, and tags them with this key
-    /// instead of that of the sender.
+    /// Expects packets with the tag of this key instead of that of the sender: the kernel verifies and tags
+    /// them.
     pub fn expect_retagged(&mut self, hop: Hop) {
         if let Some(open) = &mut self.open {
             open.retagged = Some(hop);
         }
     }
 
-    /// Sets the pose that reports have: that of the only viewer.
+    /// Sets the pose in reports: that of the only viewer.
     pub fn set_pose(&mut self, pose: Option<Pose>) {
         self.client.set_pose(pose);
     }
@@ -196,7 +196,7 @@ impl Upstream {
         times.into_iter().flatten().min()
     }
 
-    /// Gives the session up if nothing comes.
+    /// Ends the session if no authentic datagram arrives.
     pub fn handle_timeout(&mut self, now: Instant) {
         if self.client.has_timed_out(now) {
             self.end(UpstreamEnd::Session(EndReason::TimedOut));
@@ -312,7 +312,7 @@ impl Upstream {
             bytes,
             announcement,
         });
-        self.check_way();
+        self.check_relays();
         Ok(())
     }
 
@@ -323,11 +323,11 @@ impl Upstream {
             self.client.count_impossible_time();
         }
         open.status = status;
-        self.check_way();
+        self.check_relays();
     }
 
-    /// Leaves if the stream has been here already, or has come too far.
-    fn check_way(&mut self) {
+    /// Ends the session if the stream has passed this relay before, or too many relays.
+    fn check_relays(&mut self) {
         let relays = self.status().map(|status| status.relays.as_slice());
         let relays = relays.unwrap_or_default();
         let reason = if relays.contains(&self.config.relay) {

@@ -18,7 +18,7 @@ pub struct ViewerConfig {
     pub times: SessionTimes,
 }
 
-/// A viewer's session: asks for it, receives, reports.
+/// A viewer's session: requests it, receives media, sends reports.
 #[derive(Debug)]
 pub struct Viewer {
     config: ViewerConfig,
@@ -26,7 +26,7 @@ pub struct Viewer {
     client: Client,
     /// The receiver of a session that is open, or was when it ended.
     receiver: Option<Box<Receiver>>,
-    /// The receiver of a session in whose place another one has come.
+    /// The receiver of a session that another one has replaced.
     replaced: Option<Box<Receiver>>,
     events: VecDeque<ViewerEvent>,
 }
@@ -34,15 +34,15 @@ pub struct Viewer {
 /// An event of a [`Viewer`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ViewerEvent {
-    /// The session is open. Nothing is sent until the viewer subscribes. Where one was open before, this
-    /// one has come in its place ([`Viewer::take_replaced`]): the sender has started again.
+    /// The session is open. The sender sends no media until the viewer subscribes. It replaces an open
+    /// session ([`Viewer::take_replaced`]) if the sender has restarted.
     Opened(Announcement),
     /// The session has ended.
     Ended(EndReason),
 }
 
 impl Viewer {
-    /// Creates a viewer that asks for a session. `random` has 16 random bytes, new for each session.
+    /// Creates a viewer that requests a session. `random` has 16 random bytes, new for each session.
     pub fn new(config: ViewerConfig, secret: TrackSecret, random: [u8; 16]) -> Self {
         Viewer {
             config,
@@ -120,7 +120,7 @@ impl Viewer {
         times.into_iter().flatten().min()
     }
 
-    /// Gives up late objects, and the session if nothing comes.
+    /// Gives up late objects, and ends the session if no authentic datagram arrives.
     pub fn handle_timeout(&mut self, now: Instant) {
         if let Some(receiver) = self.receiver.as_mut().filter(|_| self.client.is_open()) {
             receiver.handle_timeout(now);
@@ -135,7 +135,7 @@ impl Viewer {
         self.receiver.as_deref()
     }
 
-    /// Takes the receiver of the session before, when another one has come in its place.
+    /// Takes the receiver of the previous session, when another one has replaced it.
     pub fn take_replaced(&mut self) -> Option<Box<Receiver>> {
         self.replaced.take()
     }

@@ -286,7 +286,7 @@ fn by_the_papers_rule_what_is_admitted_arrives_whole() {
         deadline: ms(60_000),
         ..Scenario::default()
     };
-    scenario.viewer.receiver.patience = ms(60_000);
+    scenario.viewer.receiver.give_up_after = ms(60_000);
     let mut rig = Rig::new(scenario);
     rig.run(ms(3000));
     rig.is_publishing = false;

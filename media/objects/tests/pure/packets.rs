@@ -54,7 +54,7 @@ fn take(receiver: &mut Receiver, packet: &SealedPacket) -> Result<(), Refusal> {
     receiver.handle_packet(START, &packet.datagram, Ecn::Ect1)
 }
 
-/// Returns the packet with right hop fields, as one who has the hop key can make them.
+/// Returns the packet with right hop fields, as a holder of the hop key can make them.
 fn tagged_again(datagram: &[u8]) -> Vec<u8> {
     let mut datagram = datagram.to_vec();
     let header = datagram.first_chunk_mut::<{ Header::LEN }>().unwrap();
@@ -179,7 +179,7 @@ fn no_bit_of_a_packet_can_be_changed() {
         assert_eq!(refused == Err(Refusal::Forged), !in_header, "bit {bit}");
         assert!(refused.is_err(), "bit {bit}");
         if bit < Header::IMMUTABLE * 8 {
-            // One who has the hop key makes the tag right. The payload tells.
+            // A holder of the hop key makes a right tag. The payload is wrong.
             let refused = receiver.handle_packet(START, &tagged_again(&forged), Ecn::Ect1);
             assert!(
                 matches!(

@@ -56,7 +56,7 @@ impl Watcher {
             assembler: FrameAssembler::new(FrameConfig {
                 selected: [(ALIAS, 2)].into(),
                 encodings: Encodings::default(),
-                patience: ms(150),
+                lifetime: ms(150),
             }),
             there: Link::new(there, 1, Instant::ZERO).marking_by(|packet| packet.1 = Ecn::Ce),
             back: Link::new(back, 1, Instant::ZERO),
@@ -632,7 +632,7 @@ fn captured_hello() -> Vec<u8> {
     viewer.poll_transmit(Instant::ZERO + ms(1000)).unwrap()
 }
 
-/// Publishes a frame while captured requests come from an address for each number. Returns what leaves.
+/// Publishes a frame while captured requests come from an address for each number. Returns the outgoing datagrams.
 fn leaving_in_a_flood(world: &mut World, from: impl Fn(u16) -> SocketAddr) -> Vec<Outgoing> {
     let hello = captured_hello();
     for number in 0..60_000 {

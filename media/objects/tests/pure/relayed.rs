@@ -35,7 +35,7 @@ impl Relay {
         }
     }
 
-    /// Exchanges messages with the publisher until there is nothing more to say.
+    /// Exchanges messages with the publisher until neither has further ones.
     fn meet(&mut self, publisher: &mut Host, now: Instant) {
         for _ in 0..4 {
             while let Some(message) = self.upstream.poll_transmit(now) {
@@ -198,7 +198,7 @@ fn a_datagram_longer_than_the_default_is_not_relayed() {
     let packets = sealed.unwrap().packets;
     let full = packets[0].datagram.to_vec();
     assert_eq!(full.len(), DEFAULT_DATAGRAM);
-    // The tag covers the header, so that anyone can append to a packet on its way.
+    // The tag covers the header, so that anyone can append to a packet in flight.
     let long = [&full[..], &[0]].concat();
     let taken = relay.upstream.handle_datagram(START, &long, Ecn::Ect1);
     assert_eq!(taken, Err(ViewerError::Packet(Refusal::TooLong)));
@@ -208,7 +208,7 @@ fn a_datagram_longer_than_the_default_is_not_relayed() {
     assert!(taken.unwrap().is_some());
 }
 
-/// Who reads packets on their way to a relay and is faster than they are can replace the payload under a
+/// An attacker that reads packets to a relay and is faster than they are can replace the payload under a
 /// header, which only viewers authenticate. It gains what dropping the packet would: the object is lost to
 /// the viewers behind the relay, and no other.
 #[test]

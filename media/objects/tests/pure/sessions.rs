@@ -32,7 +32,7 @@ fn to_viewer(host: &mut Host, viewer: &mut Viewer, now: Instant) -> Vec<Result<(
     .collect()
 }
 
-/// Returns a sender that has started again, and remembers nothing.
+/// Returns a restarted sender without state.
 fn restarted() -> Host {
     let announced = secret().announce(&announcement(2)).unwrap();
     let seed = Seed::new([0x99; 32]);
@@ -584,7 +584,7 @@ fn a_hundred_viewers_behind_one_address_join_within_seconds() {
 
 #[test]
 fn the_place_of_a_viewer_that_was_killed_is_anothers_within_four_seconds() {
-    // The viewer is killed at any time between two reports, and the other one comes at any time then.
+    // The viewer is killed at any time between two reports, and the other one joins at any time after.
     for (alive, silent) in [(500, 0), (990, 10), (1500, 400), (1990, 1000), (1010, 3500)] {
         let mut crowd = Crowd::new();
         crowd.add(1);

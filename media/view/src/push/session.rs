@@ -14,8 +14,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The time for which a frame is waited for if the publisher does not tell its lifetime.
-const PATIENCE: Duration = Duration::from_millis(150);
+/// The lifetime of frames if the publisher does not announce it.
+const LIFETIME: Duration = Duration::from_millis(150);
 
 /// A session, and what it has announced.
 pub(super) struct Session {
@@ -59,7 +59,7 @@ impl Session {
             assembler: FrameAssembler::new(FrameConfig {
                 selected: BTreeMap::new(),
                 encodings: Encodings::default(),
-                patience: PATIENCE,
+                lifetime: LIFETIME,
             }),
             tracks: Arc::default(),
             encodings: Encodings::default(),
@@ -89,7 +89,7 @@ impl Session {
         self.assembler = FrameAssembler::new(FrameConfig {
             selected: selected.clone(),
             encodings: self.encodings.clone(),
-            patience: self.lifetime.unwrap_or(PATIENCE),
+            lifetime: self.lifetime.unwrap_or(LIFETIME),
         });
         self.viewer
             .subscribe_to_any_encoding(now, selected.into_iter().collect());

@@ -17,7 +17,7 @@ use std::time::Duration;
 const HEADERS: u64 = 28;
 
 /// The time after which a frame is shown without the layers that are missing.
-const PATIENCE: Duration = Duration::from_millis(150);
+const LIFETIME: Duration = Duration::from_millis(150);
 
 /// A frame that could be decoded.
 #[derive(Debug, Clone, Copy)]
@@ -121,7 +121,7 @@ impl View {
             assembler: FrameAssembler::new(FrameConfig {
                 selected: [(ALIAS, LAYERS)].into(),
                 encodings: Encodings::default(),
-                patience: PATIENCE,
+                lifetime: LIFETIME,
             }),
             path: None,
             shown: Vec::new(),

@@ -1,4 +1,4 @@
-//! A publisher, a relay and those who watch, over emulated links in virtual time.
+//! A publisher, a relay and its subscribers, over emulated links in virtual time.
 
 #![allow(dead_code, reason = "each test uses a part")]
 
@@ -69,7 +69,7 @@ fn push(link: &mut Link<Carried>, now: Instant, datagram: &[u8], ecn: Ecn) {
     );
 }
 
-/// One who watches.
+/// A subscriber.
 pub(crate) struct Watcher {
     pub(crate) address: SocketAddr,
     pub(crate) viewer: Viewer,
@@ -79,7 +79,7 @@ pub(crate) struct Watcher {
     pub(crate) layers: u8,
     pub(crate) frames: Vec<ReceivedFrame>,
     pub(crate) has_ended: bool,
-    /// Nothing of it is sent or taken any more.
+    /// It no longer sends or receives.
     pub(crate) is_gone: bool,
 }
 
@@ -92,7 +92,7 @@ impl Watcher {
             assembler: FrameAssembler::new(FrameConfig {
                 selected: [(ALIAS, 2), (SMALL, 1)].into(),
                 encodings: Encodings::of(&announcement(true)),
-                patience: ms(150),
+                lifetime: ms(150),
             }),
             there: carry(there, port.into()),
             back: carry(back, port.into()),
@@ -354,7 +354,7 @@ impl World {
             if let Some(datagram) = self.forward(datagram) {
                 let _ = self.broadcast.handle_upstream(now, &datagram, ecn);
                 self.objects.extend(self.whole.take(&self.broadcast));
-                self.obey();
+                self.execute_commands();
             }
         }
         for watcher in self.watchers.iter_mut().filter(|w| !w.is_gone) {
@@ -362,7 +362,7 @@ impl World {
                 let _ = self.broadcast.handle_viewer(now, watcher.address, &message);
             }
         }
-        self.obey();
+        self.execute_commands();
         if self.broadcast.poll_timeout().is_some_and(|due| due <= now) {
             self.broadcast.handle_timeout(now);
         }
@@ -372,7 +372,7 @@ impl World {
                 Some(to) => self.send(to, &datagram, ecn),
             }
         }
-        self.obey();
+        self.execute_commands();
         while let Some(event) = self.broadcast.poll_event() {
             if matches!(event, BroadcastEvent::Opened(_)) {
                 self.broadcast.expect_retagged();
@@ -381,7 +381,7 @@ impl World {
         }
     }
 
-    /// Sends a packet to those to whom it is admitted. Returns the datagram as it comes to the broadcast;
+    /// Sends a packet to the subscribers to which it is admitted. Returns the datagram for the broadcast;
     /// `None` if it is refused.
     fn forward(&mut self, mut datagram: Vec<u8>) -> Option<Vec<u8>> {
         if datagram.first() != Some(&VERSION) {
@@ -427,7 +427,7 @@ impl World {
         Some(datagram)
     }
 
-    fn obey(&mut self) {
+    fn execute_commands(&mut self) {
         while let Some(command) = self.broadcast.poll_command() {
             self.forwarder.handle_command(self.now, command);
         }

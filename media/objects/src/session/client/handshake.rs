@@ -5,7 +5,7 @@ use hawser_units::Instant;
 use hawser_wire::session::{COOKIE, Hello, MAC, Retry, Sealed};
 use std::time::Duration;
 
-/// The number of cookies that are answered, so that nobody makes the client send without end.
+/// The maximum number of cookies that are answered.
 const MAX_COOKIES: u8 = 8;
 
 /// A request for a session, which is repeated until the sender accepts it.
@@ -23,7 +23,7 @@ pub(super) struct Handshake {
 
 impl Handshake {
     /// Creates a request that is repeated after `retry`, and then after twice that time: a sender that is
-    /// full or starts again should soon find one.
+    /// full or restarts should soon receive one.
     pub(super) fn new(random: [u8; 16], retry: Duration) -> Self {
         Handshake {
             random,

@@ -5,7 +5,7 @@ use std::time::Duration;
 /// The usual time between reports.
 const REPORT_INTERVAL_MS: NonZeroU8 = NonZeroU8::new(5).expect("not zero");
 
-/// Two reports in a row may be lost, and the third, three seconds after the last that came, be late by a
+/// Two reports in a row may be lost, and the third, three seconds after the last one, may be late by a
 /// quarter of a second.
 const YIELD_AFTER: Duration = Duration::from_millis(3250);
 
@@ -28,10 +28,10 @@ pub struct HostConfig {
     pub confirm_within: Duration,
     /// The time without an authentic message after which a session has ended.
     pub idle: Duration,
-    /// The time without an authentic message after which a session gives its place to another viewer, if
-    /// there are as many sessions as there may be. A viewer that is there reports every second.
+    /// The time without an authentic message after which another viewer may take the place of a session, if
+    /// the maximum number of sessions is reached. A connected viewer reports every second.
     pub yield_after: Duration,
-    /// The time between reports that viewers are asked for, in milliseconds.
+    /// The requested time between the reports of a viewer, in milliseconds.
     pub report_interval_ms: NonZeroU8,
 }
 

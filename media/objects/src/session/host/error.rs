@@ -18,10 +18,10 @@ pub enum HostError {
     /// The request is for other tracks, or its authenticator is wrong.
     #[error("the request is not from a holder of the secret")]
     Unauthorised,
-    /// There are as many sessions as there may be.
+    /// The maximum number of sessions is reached.
     #[error("there are too many sessions")]
     Full,
-    /// More requests for sessions come from there than are looked at.
+    /// More requests for sessions arrive from the address than are processed.
     #[error("too many requests for sessions come from this network")]
     TooManyRequests,
     /// The session does not exist, or is of another address.

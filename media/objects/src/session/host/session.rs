@@ -14,7 +14,7 @@ pub(super) struct Session {
     pub(super) allowance: Allowance,
     /// The number of answers to its request.
     pub(super) accepts: u8,
-    /// Whether the viewer has shown that it has the keys.
+    /// Whether the viewer has proved that it has the keys.
     pub(super) is_confirmed: bool,
     /// The time of the newest authentic message, or of the opening.
     pub(super) heard: Instant,
@@ -24,7 +24,7 @@ pub(super) struct Session {
 }
 
 impl Session {
-    /// Returns when the session ends if nothing authentic comes.
+    /// Returns when the session ends if no authentic message arrives.
     pub(super) fn ends_at(&self, config: &HostConfig) -> Instant {
         if self.is_confirmed {
             self.heard + config.idle

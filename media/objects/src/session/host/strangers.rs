@@ -4,18 +4,18 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-/// The answers to those who have not yet shown that they receive at their address. Nothing is kept of them
+/// The answers to unverified addresses. Nothing is kept of them
 /// but what they have used of their share.
 ///
-/// A request is repeated by anyone who has captured it, from any address, and authenticating it costs more
-/// than it costs to send it. Each source therefore has a share of the requests that are looked at, which it
-/// shares with those that have the same place in a table. Requests with a valid cookie have shares of their own,
-/// which nobody uses up from addresses at which nothing is received.
+/// Who has captured a request can repeat it from any address, and authenticating it costs more than sending
+/// it. Each source therefore has a share of the requests that are processed, together with the sources in the
+/// same place of a table. Requests with a valid cookie have other shares, which cannot be used up from forged
+/// addresses.
 #[derive(Debug)]
 pub(super) struct Strangers {
-    /// Chooses the places, so that nobody can choose to have that of another.
+    /// The key of the hash that chooses the places, so that a source cannot choose that of another.
     seed: [u8; 16],
-    /// When each share would be whole again: those of requests without a cookie, and then those with one.
+    /// The time at which each share is full again: those of requests without a cookie, and then those with one.
     whole_at: Vec<Instant>,
     answers: BoundedQueue<(SocketAddr, Vec<u8>)>,
 }
@@ -40,7 +40,7 @@ impl Strangers {
         }
     }
 
-    /// Returns whether a request from this address is to be looked at.
+    /// Returns whether a request from this address is to be processed.
     pub(super) fn has_share(&self, now: Instant, from: SocketAddr, has_cookie: bool) -> bool {
         self.whole_at[self.place(from, has_cookie)].saturating_since(now) + PER_REQUEST <= SAVED
     }
@@ -51,7 +51,7 @@ impl Strangers {
         self.whole_at[place] = self.whole_at[place].max(now) + PER_REQUEST;
     }
 
-    /// Adds an answer. The queue counts one that it does not hold.
+    /// Adds an answer. The queue counts an answer that it has no room for.
     pub(super) fn answer(&mut self, to: SocketAddr, answer: Vec<u8>) {
         let _ = self.answers.push((to, answer));
     }
@@ -69,7 +69,7 @@ impl Strangers {
         self.seed.hash(&mut hasher);
         match from.ip().to_canonical() {
             IpAddr::V4(address) => address.hash(&mut hasher),
-            // One host has all addresses of a network of 64 bits.
+            // A host may have all addresses of a /64.
             IpAddr::V6(address) => address.octets()[..8].hash(&mut hasher),
         }
         let place = (hasher.finish() % SHARES as u64) as usize;

@@ -115,7 +115,7 @@ impl Default for Scenario {
             sender: SenderConfig::new(ByteSize(1_000_000)),
             viewer: ViewerConfig {
                 receiver: ReceiverConfig {
-                    patience: ms(500),
+                    give_up_after: ms(500),
                     ..ReceiverConfig::default()
                 },
                 ..ViewerConfig::default()
