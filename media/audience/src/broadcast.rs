@@ -1,5 +1,5 @@
-//! A broadcast at a relay: the session with the publisher, the sessions of the subscribers, and what
-//! lies between.
+//! A broadcast at a relay: the session with the publisher, the cache, and the sessions of the
+//! subscribers.
 
 mod upstream;
 mod watching;
@@ -39,7 +39,7 @@ pub struct BroadcastConfig {
     pub seed: Seed,
     /// The maximum number of subscribers.
     pub subscribers: usize,
-    /// The time between the reports that subscribers are asked for, in milliseconds.
+    /// The requested time between the reports of a subscriber, in milliseconds.
     pub report_interval_ms: NonZeroU8,
     /// The bounds of the cache.
     pub cache: CacheConfig,
@@ -47,20 +47,20 @@ pub struct BroadcastConfig {
 
 /// A broadcast at a relay, without clock and socket.
 ///
-/// Something before it, in the kernel or not, sends the packets of an object to all subscribers to
-/// which the object is admitted as they arrive, and says which these are. The broadcast says what each
-/// may be sent, and sends what the cache has for it.
+/// The sender of packets, such as the kernel, forwards the packets of an object as they arrive to all
+/// subscribers to which the object is admitted, and reports which these are. The broadcast sets the
+/// budget of each subscriber, and sends it repairs and earlier frames from the cache.
 pub struct Broadcast {
     config: BroadcastConfig,
     make_control: MakeControl,
     upstream: Upstream,
-    /// The publisher's announcement as it came, and the sessions of those who watch it.
+    /// The publisher's announcement as it arrived, and the sessions of its subscribers.
     serving: Option<Serving>,
     cache: Cache,
     watchers: BTreeMap<u32, Watcher>,
-    /// The sessions of those who may get something from the cache because they have just come.
+    /// The sessions of subscribers that have joined recently and may get earlier frames from the cache.
     catching_up: BTreeSet<u32>,
-    /// The sessions of those for whom packets of the cache wait.
+    /// The sessions of subscribers for which packets of the cache are queued.
     sending: BTreeSet<u32>,
     rates: LayerRates,
     newest: Option<Frame>,
@@ -81,7 +81,7 @@ struct Serving {
     /// The relay's key.
     hop: Hop,
     host: Host,
-    /// The numbers of the upstream's keys, once the sender of packets has them.
+    /// The numbers of the upstream's keys that the sender of packets was told.
     hops: Option<[u16; 3]>,
 }
 
@@ -92,7 +92,7 @@ struct Ended {
     host: HostStats,
 }
 
-/// One who watches.
+/// A subscriber.
 struct Watcher {
     address: SocketAddr,
     subscriber: Subscriber,
@@ -102,44 +102,44 @@ struct Watcher {
     budget: Budget,
 }
 
-/// What the sender of packets to subscribers has to do.
+/// A command for the sender of packets to subscribers.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Command {
-    /// Packets of the upstream have tags of these keys: the one before, the current one and the one after.
-    /// The upstream says so only in a message, which may come before packets that it sent earlier with the
-    /// key before, and after packets with the next one.
+    /// Sets the keys of the upstream's tags: the previous, the current and the next one. A message of the
+    /// upstream announces them. It may arrive before packets that were sent earlier with the previous key,
+    /// and after packets with the next one.
     SetHops([Hop; 3]),
-    /// These tracks are relayed, tagged with this key. Others are not any more.
+    /// Relays these tracks, tagged with this key, and no others.
     SetTracks {
         /// The aliases.
         aliases: Vec<u32>,
         /// The relay's key.
         hop: Hop,
     },
-    /// There is another subscriber.
+    /// Adds a subscriber.
     Add {
         /// The session.
         session: u32,
         /// The subscriber's address.
         address: SocketAddr,
-        /// What it may be sent.
+        /// Its budget.
         budget: Budget,
     },
-    /// A subscriber has left.
+    /// Removes a subscriber.
     Remove {
         /// The session.
         session: u32,
     },
-    /// A subscriber gets a track from a frame on that has not begun yet.
+    /// Begins to send a track to a subscriber, with the next frame that begins.
     Subscribe {
         /// The session.
         session: u32,
         /// The track.
         alias: u32,
-        /// What it gets.
+        /// The layers that it gets.
         selection: Selection,
     },
-    /// A subscriber gets another number of layers of a track.
+    /// Changes the number of layers of a track that a subscriber gets.
     Select {
         /// The session.
         session: u32,
@@ -148,21 +148,21 @@ pub enum Command {
         /// The number of layers.
         layers: u8,
     },
-    /// A subscriber gets a track no longer.
+    /// Ends a track for a subscriber.
     Unsubscribe {
         /// The session.
         session: u32,
         /// The track.
         alias: u32,
     },
-    /// What a subscriber may be sent has changed.
+    /// Changes the budget of a subscriber.
     SetBudget {
         /// The session.
         session: u32,
-        /// What it may be sent.
+        /// Its budget.
         budget: Budget,
     },
-    /// A subscriber was sent bytes, with all headers, from the cache.
+    /// Charges a subscriber for bytes, with all headers, that were sent from the cache.
     Spend {
         /// The session.
         session: u32,
@@ -189,17 +189,16 @@ pub struct Outgoing {
 pub enum BroadcastEvent {
     /// The publisher is known.
     Opened(Announcement),
-    /// The session with the sender upstream has ended. Another one is asked for with
-    /// [`Broadcast::ask_again`].
+    /// The session with the sender upstream has ended. [`Broadcast::ask_again`] requests another one.
     UpstreamEnded(UpstreamEnd),
-    /// One who watches has come.
+    /// A subscriber has joined.
     Joined {
         /// The session.
         session: u32,
         /// Its address.
         address: SocketAddr,
     },
-    /// One who watched has gone.
+    /// A subscriber has left.
     Left {
         /// The session.
         session: u32,
@@ -215,7 +214,7 @@ pub struct SubscriberStatus {
     pub session: u32,
     /// The address.
     pub address: SocketAddr,
-    /// The rate at which it can be served, with all headers; `None` if nothing is heard of it.
+    /// The rate at which it can be served, with all headers; `None` while its reports are missing.
     pub rate: Option<Bitrate>,
     /// The smoothed round trip.
     pub round_trip: Option<Duration>,
@@ -227,17 +226,17 @@ pub struct SubscriberStatus {
     pub stats: SubscriberStats,
 }
 
-/// The time between two looks at what subscribers may be sent.
+/// The time between two updates of the subscribers' budgets.
 const BUDGET_INTERVAL: Duration = Duration::from_millis(20);
 
-/// The share by which a rate has to change for a new budget.
+/// The relative change of a rate from which on a new budget is set.
 const NOTABLE: f64 = 0.02;
 
-/// The time before its deadline at which a lost packet is not worth sending again.
+/// The time before its deadline from which on a lost packet is not sent again.
 const TOO_LATE: Duration = Duration::from_millis(5);
 
 impl Broadcast {
-    /// Creates a broadcast without subscribers that asks for a session upstream. `random` has 16 random
+    /// Creates a broadcast without subscribers that requests a session upstream. `random` has 16 random
     /// bytes.
     pub fn new(config: BroadcastConfig, make_control: MakeControl, random: [u8; 16]) -> Self {
         let upstream = UpstreamConfig::new(config.relay);
@@ -262,14 +261,14 @@ impl Broadcast {
         }
     }
 
-    /// Asks for another session upstream. `random` has 16 random bytes.
+    /// Requests another session upstream. `random` has 16 random bytes.
     pub fn ask_again(&mut self, random: [u8; 16]) {
         self.ended.upstream = self.upstream_totals();
         let config = UpstreamConfig::new(self.config.relay);
         self.upstream = Upstream::new(config, self.config.access.clone(), random);
     }
 
-    /// Goes on under another secret: ends all sessions, and asks for another one upstream. `random` has 16
+    /// Replaces the secret: ends all sessions, and requests another one upstream. `random` has 16
     /// random bytes.
     pub fn set_access(&mut self, now: Instant, access: AccessSecret, random: [u8; 16]) {
         self.upstream.close(Goodbye::Ended);
@@ -283,8 +282,8 @@ impl Broadcast {
         self.ask_again(random);
     }
 
-    /// Takes a datagram from the sender upstream. What has been said of it with
-    /// [`Broadcast::handle_begun`] and [`Broadcast::handle_joined`] has to come before.
+    /// Processes a datagram from the sender upstream. The calls of [`Broadcast::handle_begun`] and
+    /// [`Broadcast::handle_joined`] that it causes have to precede this one.
     pub fn handle_upstream(
         &mut self,
         now: Instant,
@@ -301,7 +300,7 @@ impl Broadcast {
         Ok(())
     }
 
-    /// Takes a datagram from an address of one who watches.
+    /// Processes a datagram from the address of a subscriber.
     ///
     /// # Errors
     /// If it is not a valid message. The host counts it.
@@ -312,7 +311,7 @@ impl Broadcast {
         datagram: &[u8],
     ) -> Result<(), HostError> {
         let Some(serving) = &mut self.serving else {
-            // Nobody knows yet what could be watched. It asks again.
+            // The broadcast is not announced yet. The viewer repeats its request.
             return Err(HostError::UnknownSession);
         };
         let taken = serving.host.handle_datagram(now, from, datagram);
@@ -320,7 +319,7 @@ impl Broadcast {
         taken
     }
 
-    /// Says that an object has begun, and which subscribers are sent its packets as they arrive.
+    /// Records that an object has begun, and which subscribers are sent its packets as they arrive.
     pub fn handle_begun(&mut self, object: ObjectId, served: impl Iterator<Item = u32>) {
         for session in served {
             if let Some(watcher) = self.watchers.get_mut(&session) {
@@ -329,7 +328,7 @@ impl Broadcast {
         }
     }
 
-    /// Says from which frame on a subscriber is sent a track.
+    /// Records the frame from which on a subscriber is sent a track.
     pub fn handle_joined(&mut self, session: u32, alias: u32, joined: Frame) {
         let watcher = self.watchers.get_mut(&session);
         if let Some(catch_up) = watcher.and_then(|w| w.catching_up.get_mut(&alias)) {
@@ -337,7 +336,7 @@ impl Broadcast {
         }
     }
 
-    /// Returns the subscribers and tracks of which it is not known from which frame on they are sent.
+    /// Returns the subscribers and tracks whose first frame is not known yet.
     pub fn joining(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
         let catching_up = self.catching_up.iter();
         let watchers =
@@ -348,12 +347,12 @@ impl Broadcast {
         })
     }
 
-    /// Returns the next thing that the sender of packets has to do.
+    /// Returns the next command for the sender of packets.
     pub fn poll_command(&mut self) -> Option<Command> {
         self.commands.pop_front()
     }
 
-    /// Returns the next datagram that leaves now.
+    /// Returns the next datagram to send now.
     pub fn poll_transmit(&mut self, now: Instant) -> Option<Outgoing> {
         if let Some(outgoing) = self.outgoing.pop_front() {
             return Some(outgoing);
@@ -367,7 +366,7 @@ impl Broadcast {
         {
             return Some(Outgoing::message(Some(to), message));
         }
-        // What strangers ask for waits for what subscribers get.
+        // Answers to unverified addresses have the lowest priority.
         self.poll_cached(now).or_else(|| {
             let (to, answer) = self.serving.as_mut()?.host.poll_answer()?;
             Some(Outgoing::message(Some(to), answer))
@@ -420,7 +419,7 @@ impl Broadcast {
         self.end_sessions(reason);
     }
 
-    /// Says that packets come with the relay's own tags, because the kernel has verified them.
+    /// Expects packets with the relay's own tags, because the kernel has verified and tagged them.
     pub fn expect_retagged(&mut self) {
         if let Some(serving) = &self.serving {
             self.upstream.expect_retagged(serving.hop.clone());
@@ -456,7 +455,7 @@ impl Broadcast {
         stats
     }
 
-    /// Returns what has come from upstream.
+    /// Returns the totals of the packets from upstream.
     pub fn upstream_totals(&self) -> Totals {
         self.ended.with(self.upstream.totals())
     }
@@ -490,7 +489,7 @@ impl Broadcast {
         self.serving.as_ref().map(|serving| &serving.announced[..])
     }
 
-    /// Returns the epoch of the key of each track, by alias, as the sender upstream has said last.
+    /// Returns the epoch of the key of each track, by alias, from the newest status of the sender upstream.
     pub fn epochs(&self) -> &[(u32, u16)] {
         let status = self.upstream.status();
         status.map(|status| &status.epochs[..]).unwrap_or_default()

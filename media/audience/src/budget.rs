@@ -13,7 +13,7 @@ const OVERFLOW: Duration = Duration::from_millis(100);
 /// The time constant of the average rates of layers.
 const MEMORY: Duration = Duration::from_secs(1);
 
-/// The average rate of a base below which nothing of it comes at present, bits per second.
+/// The average rate in bits per second below which a base counts as not received.
 const NOTHING: f64 = 10_000.0;
 
 /// The shares of a subscriber's rate that the layers may have for which it gets one more, and for which
@@ -35,13 +35,13 @@ struct TrackRates {
 }
 
 impl LayerRates {
-    /// Takes a packet of a track and a priority, with all headers.
+    /// Adds a packet of a track and a priority. `size` includes all headers.
     pub(crate) fn add(&mut self, alias: u32, priority: u8, size: ByteSize) {
         let track = self.tracks.entry(alias).or_default();
         track.bytes[Budget::level(priority)] += size.0;
     }
 
-    /// Brings the averages up to date.
+    /// Updates the averages.
     pub(crate) fn look(&mut self, now: Instant) {
         let since = *self.since.get_or_insert(now);
         let elapsed = now.saturating_since(since).as_secs_f64();
@@ -58,7 +58,7 @@ impl LayerRates {
         }
     }
 
-    /// Returns the rate of the bases of tracks, bits per second; `None` if nothing comes of one of them.
+    /// Returns the rate of the bases of tracks, in bits per second; `None` if one of them is not received.
     pub(crate) fn bases(&self, aliases: &BTreeSet<u32>) -> Option<f64> {
         let base = |alias| self.tracks.get(alias).map(|track| track.bps[0]);
         let bases = aliases.iter().map(base);
@@ -76,11 +76,11 @@ impl LayerRates {
         sums
     }
 
-    /// Returns what may be sent of tracks to a subscriber that can be served at a rate, and had this budget
-    /// before; to one that should get nothing, `None`.
+    /// Returns the budget for tracks of a subscriber whose rate is `rate`, and whose budget was `before`. A
+    /// rate of `None` gives a budget of nothing.
     ///
-    /// It gets the layers that the rate bears, the base always: a higher layer in some frames only would
-    /// come as a train for which the path is too slow.
+    /// It has the base and the higher layers that fit the rate. A higher layer in some frames only would
+    /// arrive as a train that exceeds the rate of the path.
     pub(crate) fn budget(
         &self,
         aliases: &BTreeSet<u32>,
@@ -120,7 +120,7 @@ impl LayerRates {
     }
 }
 
-/// Returns a budget of which nothing can be sent.
+/// Returns a budget that allows nothing.
 fn nothing() -> Budget {
     let level = Level {
         floor: i64::MAX,

@@ -35,7 +35,7 @@ pub struct CachedPacket {
     pub header: Header,
     /// The arrival at the relay, at which it also leaves for the subscribers that are served at once.
     pub arrived: Instant,
-    /// The UDP payload, with the tag with which it came.
+    /// The UDP payload, with the tag of its sender.
     pub datagram: Arc<[u8]>,
 }
 
@@ -70,7 +70,7 @@ impl Cache {
         }
     }
 
-    /// Keeps a packet that did not come before. Returns its number, which rises with each one.
+    /// Adds a packet that the cache does not have. Returns its number, which rises with each one.
     pub fn add(&mut self, now: Instant, packet: RelayedPacket) -> u64 {
         let RelayedPacket { header, datagram } = packet;
         let number = self.oldest + self.packets.len() as u64;
@@ -89,7 +89,7 @@ impl Cache {
         number
     }
 
-    /// Forgets what is too old or too much.
+    /// Removes packets that are too old or exceed the maximum size.
     pub fn forget(&mut self, now: Instant) {
         while let Some(oldest) = self.packets.front() {
             let is_old = now.saturating_since(oldest.arrived) > self.config.age;
@@ -126,7 +126,7 @@ impl Cache {
         self.objects.get(id)
     }
 
-    /// Returns the objects of which something is kept, in a range.
+    /// Returns the objects in a range of which the cache has packets.
     pub fn objects(&self, range: RangeInclusive<ObjectId>) -> impl Iterator<Item = &ObjectId> {
         self.objects.range(range).map(|(id, _)| id)
     }

@@ -3,7 +3,7 @@ use hawser_fanout::Frame;
 use hawser_wire::media::{ObjectId, PacketId};
 
 /// The part of a track that a subscriber gets from the cache: from a frame at which decoding can begin
-/// up to the one with which the packets begin to leave for it by themselves.
+/// up to the one from which on the packets are forwarded to it as they arrive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct CatchUp {
     alias: u32,
@@ -15,7 +15,7 @@ pub(crate) struct CatchUp {
 
 impl CatchUp {
     /// Begins with the newest group of which the base of the first frame is complete. Where there is
-    /// none, it begins with what comes next.
+    /// none, it begins with the next packet that arrives.
     pub(crate) fn begin(
         cache: &Cache,
         alias: u32,
@@ -47,7 +47,7 @@ impl CatchUp {
         self.until.is_some()
     }
 
-    /// Returns whether a packet is to come from the cache.
+    /// Returns whether the cache sends a packet to the subscriber.
     pub(crate) fn includes(&self, id: &PacketId) -> bool {
         let object = &id.object;
         let frame = Frame::of(object);
@@ -75,7 +75,7 @@ impl CatchUp {
         packets.filter(|id| self.includes(id)).collect()
     }
 
-    /// Returns whether nothing more can come from the cache: two frames follow those that it has.
+    /// Returns whether the cache has nothing more to send: two later frames have begun.
     pub(crate) fn is_over(&self, newest: Frame) -> bool {
         self.until
             .is_some_and(|until| until.group + 2 < newest.group)

@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// The shortest and the longest time for which an encoding is kept before a better one is chosen: the rate
-/// of a path that is hardly used is a guess, and trying a better encoding costs frames if it was wrong.
+/// of a path that is hardly used is uncertain, and a better encoding than the path bears costs frames.
 const SHORTEST: Duration = Duration::from_secs(1);
 const LONGEST: Duration = Duration::from_secs(60);
 
-/// The time after which a better encoding has proved itself.
+/// The time after which a better encoding counts as suitable.
 const PROVED: Duration = Duration::from_secs(5);
 
 /// The tracks that a subscriber has selected, and those of them that it is sent: one encoding of each
@@ -18,7 +18,7 @@ const PROVED: Duration = Duration::from_secs(5);
 pub(crate) struct Choice {
     /// The number of layers of each selected track.
     selected: BTreeMap<u32, u8>,
-    /// What can be sent, the best first. There is at least one.
+    /// The tracks of each encoding that can be sent, the best first. There is at least one.
     encodings: Vec<BTreeSet<u32>>,
     number: usize,
     since: Instant,
@@ -27,7 +27,7 @@ pub(crate) struct Choice {
 }
 
 impl Choice {
-    /// Returns the choice of one who has selected nothing.
+    /// Returns the choice of a subscriber without a selection.
     pub(crate) fn new() -> Self {
         Choice {
             selected: BTreeMap::new(),
@@ -38,8 +38,8 @@ impl Choice {
         }
     }
 
-    /// Takes another selection: the number of layers of each track, and the encodings of which one of each
-    /// source is enough, if the relay may choose.
+    /// Replaces the selection: the number of layers of each track, and the encodings of which the relay
+    /// may choose one for each source.
     pub(crate) fn select(&mut self, selected: BTreeMap<u32, u8>, encodings: Option<&Encodings>) {
         self.encodings = match encodings {
             Some(of) => {
@@ -77,7 +77,7 @@ impl Choice {
     }
 
     /// Returns the number of the encoding to be sent, if it is another one than before: the best of which a
-    /// rate bears the bases, or else the last one. Those that do not come at present are passed over.
+    /// rate bears the bases, or else the last one. Encodings that are not received at present are skipped.
     pub(crate) fn next(&self, now: Instant, rate: Bitrate, rates: &LayerRates) -> Option<usize> {
         if self.encodings.len() < 2 {
             return None;
@@ -98,7 +98,7 @@ impl Choice {
         next.filter(|number| *number != self.number)
     }
 
-    /// Has another encoding sent. `number` is one that [`Choice::next`] has returned.
+    /// Changes the encoding that is sent. `number` is one that [`Choice::next`] has returned.
     pub(crate) fn set(&mut self, now: Instant, number: usize) {
         if number > self.number {
             let has_failed = now.saturating_since(self.since) < PROVED;

@@ -7,8 +7,8 @@ use std::time::Duration;
 /// 6.1.1).
 const REORDERING: u64 = 3;
 
-/// The number of packets that are waited for: those that a rate control remembers. A publisher of short packets fills
-/// no more memory for each subscriber.
+/// The maximum number of outstanding packets: those that a rate control remembers. It bounds the memory of each
+/// subscriber also where the packets of the publisher are short.
 const CAPACITY: usize = 16_384;
 
 /// The packets that were sent to a subscriber and are not known to have arrived, in the order of

@@ -1,9 +1,10 @@
-//! A relay's subscribers: at which rates they are served, and what they get from the cache.
+//! A relay's subscribers: their sessions and rates, and the packets that they get from the cache.
 //!
-//! Packets leave a relay as they arrive, by themselves: `hawser_fanout` decides which subscribers get
-//! which objects. A [`Broadcast`] has the sessions with the publisher and with the subscribers. From
-//! their reports it finds at which rate each can be served, and what it has lost; from its [`Cache`] it
-//! sends that again, and what lies before the frame with which a late subscriber joined.
+//! A sender of packets, such as the kernel, forwards packets as they arrive: `hawser_fanout` decides which
+//! subscribers get which objects. A [`Broadcast`] has the sessions with the publisher and with the
+//! subscribers. From their reports it derives the rate of each and the packets that it has lost. From its
+//! [`Cache`] it sends lost packets again, and to a late subscriber the frames before the one with which it
+//! joined.
 
 mod broadcast;
 mod budget;

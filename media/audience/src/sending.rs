@@ -8,12 +8,12 @@ use std::collections::VecDeque;
 pub(crate) struct Sending {
     /// Lost packets, which are sent first.
     repeated: VecDeque<PacketId>,
-    /// Packets of before the subscriber joined.
+    /// Packets that arrived before the subscriber joined.
     earlier: VecDeque<PacketId>,
     pacer: Pacer,
 }
 
-/// The maximum number of packets that wait. More than that is not worth sending.
+/// The maximum number of queued packets. Later ones would arrive after their deadline.
 const MAX_WAITING: usize = 8192;
 
 impl Sending {
@@ -25,7 +25,7 @@ impl Sending {
         }
     }
 
-    /// Sends a lost packet again. Returns `false` if there are too many.
+    /// Queues a lost packet. Returns `false` if the queue is full.
     pub(crate) fn repeat(&mut self, id: PacketId) -> bool {
         let has_room = self.repeated.len() < MAX_WAITING;
         if has_room {
@@ -34,7 +34,7 @@ impl Sending {
         has_room
     }
 
-    /// Sends a packet of before the subscriber joined. Returns `false` if there are too many.
+    /// Queues a packet that arrived before the subscriber joined. Returns `false` if the queue is full.
     pub(crate) fn send_earlier(&mut self, id: PacketId) -> bool {
         let has_room = self.earlier.len() < MAX_WAITING;
         if has_room {
@@ -43,7 +43,7 @@ impl Sending {
         has_room
     }
 
-    /// Returns the next packet that is due, and whether it is sent again.
+    /// Returns the next packet that is due, and whether it was sent before.
     pub(crate) fn poll(&mut self, now: Instant) -> Option<(PacketId, bool)> {
         if self.pacer.next_send() > now {
             return None;

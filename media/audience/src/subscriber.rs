@@ -12,21 +12,21 @@ use std::time::Duration;
 /// The round trip that is assumed before one is known.
 const ASSUMED_RTT: Duration = Duration::from_millis(100);
 
-/// The time over which what was sent is compared with the target, and the share of the target below
+/// The time over which the bytes sent are compared with the target, and the share of the target below
 /// which the rate does not grow.
 const WINDOW: Duration = Duration::from_millis(200);
 const LOW: f64 = 0.4;
 
-/// The longest time between two looks at what has been sent to one of whom nothing is heard.
+/// The longest time between two updates of a subscriber whose reports are missing.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The time between two looks for objects that can be forgotten.
+/// The time between two searches for objects to forget.
 const TIDYING_INTERVAL: Duration = Duration::from_millis(500);
 
-/// One who watches through the relay: what it was sent, what it has acknowledged, and its rate.
+/// A subscriber of the relay: the packets that it was sent and has acknowledged, and its rate.
 ///
-/// The packets leave as they arrive, by themselves. What is known of them here, and what the
-/// subscriber reports, gives the rate at which it can be served.
+/// The sender of packets forwards the packets as they arrive. The rate of the subscriber follows from
+/// the objects that it is served and from its reports.
 pub struct Subscriber {
     control: Box<dyn RateControl + Send>,
     /// The headers below each datagram. Rates include them.
@@ -35,12 +35,12 @@ pub struct Subscriber {
     /// The objects of which all packets are sent when they arrive, each with the number of the packet
     /// that was the next one then.
     served: BTreeMap<ObjectId, u64>,
-    /// Packets of the cache below this number have been looked at, and when.
+    /// The number below which packets of the cache have been processed, and the time of that.
     looked_at: u64,
     looked: Instant,
     next_tidying: Instant,
     in_flight: InFlight,
-    /// What was sent from the cache. Of two copies, it is not certain which one arrived.
+    /// Packets that were sent from the cache. An acknowledgement does not tell which of two copies arrived.
     cached: BTreeSet<PacketId>,
     utilisation: Utilisation,
     newest: Option<Newest>,
@@ -68,13 +68,13 @@ pub struct SubscriberStats {
     pub lost: u64,
     /// Packets that were sent again.
     pub repeated: u64,
-    /// Packets of before it joined that were sent from the cache.
+    /// Packets from before it joined that were sent from the cache.
     pub earlier: u64,
     /// Acknowledgements of packets that were not sent.
     pub acknowledged_unsent: u64,
     /// Time stamps that are impossible.
     pub impossible_times: u64,
-    /// Packets of which nothing was known when they were forgotten.
+    /// Packets that were forgotten before a report told of them.
     pub unknown: u64,
 }
 
@@ -106,13 +106,13 @@ impl Subscriber {
         }
     }
 
-    /// Says that the packets of an object leave for this subscriber when they arrive.
+    /// Records that the packets of an object are forwarded to this subscriber as they arrive.
     pub fn serve(&mut self, object: ObjectId, cache: &Cache) {
         self.served.insert(object, cache.next());
     }
 
-    /// Takes note of the packets that have arrived at the relay, and so left for the subscriber. To be
-    /// called after the objects that have begun are known.
+    /// Records the packets that have arrived at the relay and were therefore sent to the subscriber. To be
+    /// called after [`Subscriber::serve`] for the objects that have begun.
     pub fn look(&mut self, now: Instant, cache: &Cache) {
         self.looked_at = self.looked_at.max(cache.oldest());
         let mut object = None;
@@ -147,7 +147,7 @@ impl Subscriber {
         }
     }
 
-    /// Takes an authenticated report. Returns the packets that were lost on the way to the subscriber.
+    /// Processes an authenticated report. Returns the packets to the subscriber that were lost.
     pub fn handle_feedback(
         &mut self,
         now: Instant,
@@ -193,7 +193,7 @@ impl Subscriber {
         }
     }
 
-    /// Reacts to silence. To be called every few tens of milliseconds.
+    /// Reacts to missing reports. To be called every few tens of milliseconds.
     pub fn handle_timeout(&mut self, now: Instant, cache: &Cache) {
         if now >= self.looked + LOOK_INTERVAL {
             self.look(now, cache);
@@ -203,8 +203,8 @@ impl Subscriber {
         }
     }
 
-    /// Returns the rate at which the subscriber can be served, with all headers; `None` while nothing
-    /// is heard of it for so long that nothing should be sent.
+    /// Returns the rate at which the subscriber can be served, with all headers; `None` while its
+    /// reports have been missing for so long that nothing may be sent.
     pub fn rate(&self) -> Option<Bitrate> {
         match self.control.permission() {
             Permission::Send => Some(self.control.target()),
@@ -212,7 +212,7 @@ impl Subscriber {
         }
     }
 
-    /// Returns the rate at which packets of the cache leave.
+    /// Returns the rate at which packets of the cache are sent.
     pub fn pacing_rate(&self) -> Bitrate {
         self.control.pacing_rate()
     }
@@ -252,7 +252,7 @@ impl Subscriber {
         &self.stats
     }
 
-    /// Takes what a report says of an object. Returns whether it says something of packets that were sent.
+    /// Processes the part of a report on one object. Returns whether it acknowledges packets that were sent.
     fn acknowledge(&mut self, block: &Block, cache: &Cache, acked: &mut Vec<Acked>) -> bool {
         let object = block.object;
         let Some(kept) = cache.object(&object) else {
@@ -283,12 +283,12 @@ impl Subscriber {
         is_answer
     }
 
-    /// Returns the time after which a packet is lost that was overtaken (RFC 9002, section 6.1.2).
+    /// Returns the time after which an overtaken packet is lost (RFC 9002, section 6.1.2).
     fn loss_delay(&self) -> Duration {
         self.control.smoothed_rtt().unwrap_or(ASSUMED_RTT) * 9 / 8
     }
 
-    /// Forgets what the cache has forgotten.
+    /// Forgets objects that the cache has forgotten.
     fn forget(&mut self, cache: &Cache) {
         let is_kept =
             |id: &ObjectId, began: u64| began >= cache.oldest() || cache.object(id).is_some();

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Finds the objects of which all packets have arrived, for those who cannot be sent single packets.
+/// Finds the objects of which all packets have arrived, for receivers that take whole objects only.
 #[derive(Debug, Default)]
 pub struct WholeObjects {
     /// The number of the next packet of the cache.
@@ -23,16 +23,16 @@ pub struct WholeObject {
     pub header: Header,
     /// The arrival of the last packet that was missing.
     pub arrived: Instant,
-    /// The UDP payloads in ascending order, with the tags with which they came.
+    /// The UDP payloads in ascending order, with the tags of their sender.
     pub datagrams: Vec<Arc<[u8]>>,
 }
 
-/// The maximum number of objects that are waited for.
+/// The maximum number of incomplete objects.
 const MAX_BEGUN: usize = 1024;
 
-/// The time after its first packet for which an object is waited for: longer than publishers send lost
+/// The time after its first packet at which an object is given up: longer than publishers send lost
 /// packets again.
-const PATIENCE: Duration = Duration::from_secs(1);
+const GIVEN_UP_AFTER: Duration = Duration::from_secs(1);
 
 impl WholeObjects {
     /// Returns the objects that have become whole since the last call, in the order in which they did. To be
@@ -40,7 +40,7 @@ impl WholeObjects {
     pub fn take(&mut self, broadcast: &Broadcast) -> Vec<WholeObject> {
         let cache = broadcast.cache();
         if self.next > cache.next() {
-            // The publisher has started again, and so has the cache.
+            // The publisher has restarted, and the cache is new.
             self.next = 0;
             self.begun.clear();
         }
@@ -66,7 +66,7 @@ impl WholeObjects {
         whole
     }
 
-    /// Returns the number of objects that are not waited for any more.
+    /// Returns the number of objects that were given up.
     pub const fn incomplete(&self) -> u64 {
         self.incomplete
     }
@@ -74,7 +74,7 @@ impl WholeObjects {
     fn begin(&mut self, id: ObjectId, now: Instant) {
         let before = self.begun.len();
         self.begun
-            .retain(|_, began| now.saturating_since(*began) < PATIENCE);
+            .retain(|_, began| now.saturating_since(*began) < GIVEN_UP_AFTER);
         self.incomplete += (before - self.begun.len()) as u64;
         self.begun.insert(id, now);
         if self.begun.len() > MAX_BEGUN {

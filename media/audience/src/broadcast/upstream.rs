@@ -1,4 +1,4 @@
-//! What comes from the publisher.
+//! Packets and messages from the sender upstream.
 
 use super::{Broadcast, BroadcastEvent, Command, Outgoing, Serving};
 use crate::cache::Cache;
@@ -13,7 +13,7 @@ use std::num::NonZeroU16;
 const HOP: u16 = 0;
 
 impl Broadcast {
-    /// Keeps a packet, and sends it to those who get it from the cache.
+    /// Adds a packet to the cache, and queues it for the subscribers that get it from there.
     pub(super) fn handle_packet(&mut self, now: Instant, packet: RelayedPacket) {
         let id = packet.header.id;
         let size = ByteSize(packet.datagram.len() as u64) + IPV4_UDP;
@@ -62,7 +62,7 @@ impl Broadcast {
         }
     }
 
-    /// Tells subscribers, and the sender of packets, what a status of the sender upstream says.
+    /// Passes the status of the sender upstream to the subscribers and to the sender of packets.
     pub(super) fn take_status(&mut self) {
         let Some(serving) = &mut self.serving else {
             return;
@@ -82,7 +82,7 @@ impl Broadcast {
         }
     }
 
-    /// Serves what a publisher announces. Where it is what was served before, the sessions stay.
+    /// Serves the broadcast that a publisher announces. If it is the same as before, the sessions stay open.
     fn open(&mut self, now: Instant, announced: Vec<u8>, announcement: Announcement) {
         let is_same = |serving: &Serving| serving.announced == announced;
         if !self.serving.as_ref().is_some_and(is_same) {
@@ -94,10 +94,10 @@ impl Broadcast {
             self.serve(announced, &announcement);
         }
         if let Some(serving) = &mut self.serving {
-            // The keys of another session upstream are others.
+            // Each session upstream has keys of its own.
             serving.hops = None;
         }
-        // Everything, also while nobody watches: the first subscriber finds it in the cache.
+        // All tracks, also without subscribers: the first one gets a frame from the cache at once.
         let tracks = announcement.tracks.iter();
         let tracks = tracks.map(|track| (track.alias, track.layers)).collect();
         self.upstream.subscribe(now, tracks);
@@ -106,7 +106,7 @@ impl Broadcast {
 
     fn serve(&mut self, announced: Vec<u8>, announcement: &Announcement) {
         let config = &self.config;
-        // Another host must not draw the same random numbers again.
+        // Each host needs other random numbers.
         self.hosts += 1;
         let host = HostConfig {
             sessions: config.subscribers,
@@ -133,7 +133,7 @@ impl Broadcast {
         });
     }
 
-    /// Ends all sessions with those who watch.
+    /// Ends the sessions of all subscribers.
     pub(super) fn end_sessions(&mut self, reason: Goodbye) {
         let Some(serving) = &mut self.serving else {
             return;

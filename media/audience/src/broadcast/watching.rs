@@ -1,4 +1,4 @@
-//! Those who watch.
+//! The subscribers of a broadcast.
 
 use super::{Broadcast, BroadcastEvent, Command, NOTABLE, Outgoing, TOO_LATE, Watcher};
 use crate::cache::Cache;
@@ -60,7 +60,7 @@ impl Broadcast {
         self.answer(now, session);
     }
 
-    /// Changes what is sent to one who watches.
+    /// Changes the selection of a subscriber, and has the sender of packets apply it.
     fn change(&mut self, session: u32, change: impl FnOnce(&mut Watcher)) {
         let Some(watcher) = self.watchers.get_mut(&session) else {
             return;
@@ -96,7 +96,7 @@ impl Broadcast {
             IpAddr::V6(_) => IPV6_UDP,
         };
         let subscriber = Subscriber::new(control, overhead, self.cache.next());
-        // It has selected nothing yet.
+        // It has no selection yet.
         let budget = self
             .rates
             .budget(&BTreeSet::new(), subscriber.rate(), &Budget::UNLIMITED);
@@ -120,8 +120,8 @@ impl Broadcast {
             .push_back(BroadcastEvent::Joined { session, address });
     }
 
-    /// Begins a track for one who watches: what the cache has at once, the rest as it arrives. Of an encoding
-    /// that is not sent at present, there are no layers.
+    /// Begins a track for a subscriber: the frames of the cache at once, later ones as they arrive. An
+    /// encoding that is not sent at present has 0 layers.
     fn begin(&mut self, session: u32, alias: u32, layers: u8) {
         if layers > 0 {
             self.catch_up(session, alias, layers);
@@ -196,7 +196,7 @@ impl Broadcast {
         }
     }
 
-    /// Chooses the encodings that each is sent.
+    /// Chooses the encoding for each subscriber.
     pub(super) fn choose_encodings(&mut self, now: Instant) {
         let others = self.watchers.iter().filter_map(|(session, watcher)| {
             let rate = watcher.subscriber.rate()?;
@@ -209,7 +209,7 @@ impl Broadcast {
         }
     }
 
-    /// Says what each may be sent, where that has changed.
+    /// Sets the budgets that have changed.
     pub(super) fn set_budgets(&mut self) {
         for (session, watcher) in &mut self.watchers {
             let rate = watcher.subscriber.rate();
@@ -224,7 +224,7 @@ impl Broadcast {
         }
     }
 
-    /// Returns the next packet that leaves from the cache.
+    /// Returns the next packet to send from the cache.
     pub(super) fn poll_cached(&mut self, now: Instant) -> Option<Outgoing> {
         let publisher_now = self.publisher_time(now);
         let hop = &self.serving.as_ref()?.hop;
@@ -259,7 +259,7 @@ impl Broadcast {
 }
 
 impl Watcher {
-    /// Returns the next packet of the cache that leaves now, with its priority.
+    /// Returns the next packet of the cache to send now, with its priority.
     fn poll_cached(
         &mut self,
         now: Instant,

@@ -58,7 +58,7 @@ fn no_frame_is_missed_when_the_best_encoding_comes_back() {
     let slow = changes[0] + 90..changes[1];
     let lesser = |f: &&ReceivedFrame| slow.contains(&f.id.0) && f.tracks.contains_key(&SMALL);
     assert!(frames().filter(lesser).count() > 100);
-    // The rate is enough again soon, and then the best encoding comes.
+    // The rate suffices again soon, and then the best encoding is sent.
     let late = frames().filter(|frame| frame.id.0 >= changes[1] + 60);
     let is_next = |pair: &[u32]| pair[1] == pair[0] + 1;
     let late: Vec<u32> = late.map(|frame| frame.id.0).collect();

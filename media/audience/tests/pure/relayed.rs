@@ -1,4 +1,4 @@
-//! Those who watch through a relay.
+//! Subscribers of a relay.
 
 use crate::support::*;
 use hawser_audience::BroadcastEvent;
@@ -103,7 +103,7 @@ fn no_packet_is_refused_while_the_publisher_changes_its_hop_key() {
     }
     world.run(ms(1000));
     assert_eq!(world.refused, []);
-    // Packets had the tag of the key before when a message had named the next one, and the other way round.
+    // Packets had the tag of the previous key after a message had named the next one, and vice versa.
     let [before, current, next] = world.tagged;
     assert!(
         before > 10 && current > 1000 && next > 10,

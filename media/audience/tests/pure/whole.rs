@@ -12,7 +12,7 @@ fn every_object_becomes_whole_once_over_a_link_that_loses_packets() {
     let ids: BTreeSet<_> = world.objects.iter().map(|o| o.header.id.object).collect();
     assert_eq!(ids.len(), world.objects.len(), "each once");
     let published = 2 * world.published as usize;
-    // The last two frames may be on their way. What the publisher gave up is missing.
+    // The last two frames may be in flight. Objects that the publisher gave up are missing.
     let missing = published - ids.len();
     assert!(missing <= 8, "{missing} of {published}");
     for object in &world.objects {
