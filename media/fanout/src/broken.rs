@@ -3,7 +3,8 @@ use hawser_wire::media::MAX_LAYER;
 
 const LAYERS: usize = MAX_LAYER as usize + 1;
 
-/// What a subscriber cannot decode of a track, because something that it depends on is missing.
+/// The layers of a track that a subscriber cannot decode, because an object that they depend on is
+/// missing.
 ///
 /// An object depends on the lower layers of its frame, and on the same and lower layers of earlier
 /// frames of its group (`docs/design/media.md`). Only one group is remembered: everything of an

@@ -21,7 +21,7 @@ pub struct Rate {
     depth_bytes: u64,
 }
 
-/// What a subscriber may be sent of one level of priority.
+/// The budget of one level of priority.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Level {
     /// The number of bytes that must be left in the subscriber's bucket when an object of this level
@@ -32,8 +32,8 @@ pub struct Level {
     pub limit: Option<Rate>,
 }
 
-/// What a subscriber may be sent. It is compared with when an object begins, and an object is then
-/// sent whole, so a bucket may owe up to an object of each track.
+/// The bytes that a subscriber may be sent. They are checked when an object begins, which is then sent
+/// whole, so a bucket may owe up to an object of each track.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Budget {
     /// The subscriber's bucket. `None`: there is no limit.
@@ -44,7 +44,7 @@ pub struct Budget {
     pub least_priority: u8,
 }
 
-/// Bytes that may be sent. `spent` only rises, so what is sent needs no lock.
+/// Bytes that may be sent. `spent` only rises, so sending needs no lock.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Bucket {
     granted: u64,
@@ -85,7 +85,7 @@ impl Budget {
         least_priority: u8::MAX,
     };
 
-    /// Returns the budget of a bucket, with the same chance for all levels.
+    /// Returns the budget of a bucket without reserves, the same for all levels.
     pub const fn of(total: Rate) -> Self {
         Budget {
             total: Some(total),
@@ -106,7 +106,7 @@ impl Default for Budget {
 }
 
 impl Bucket {
-    /// Grants what has been earned since the last time.
+    /// Grants the bytes of the time since the last call.
     pub(crate) fn fill(&mut self, rate: Option<Rate>, now: Instant) {
         let now = now.as_nanos();
         let Some(rate) = rate else {

@@ -3,8 +3,8 @@
 //! This is the executable specification of the relay in `media/bpf`. Both get the same random
 //! `operations` and must agree, so change both or neither. `docs/design/relay.md` gives the reasons.
 //!
-//! - A packet is dropped unless its upstream's hop tag is right. One that was seen before goes to
-//!   nobody, and neither does one of an object older than those that are remembered.
+//! - A packet is dropped unless its upstream's hop tag is right. A packet that was seen before is sent to
+//!   no subscriber, and neither is one of an object older than those that are remembered.
 //! - When the first packet of an object arrives, it is decided for each subscriber whether it is
 //!   served the object ([`Verdict`]). That holds for all packets of the object.
 //! - A subscriber's [`Budget`] decides by the bytes that are left when the object begins; what is

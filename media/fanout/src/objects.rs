@@ -56,7 +56,7 @@ impl Objects {
         self.ring.iter().position(is_it)
     }
 
-    /// Returns whether an object that is not remembered may have been before.
+    /// Returns whether an object that is not remembered may have begun before.
     pub(crate) fn is_outdated(&self, id: &ObjectId) -> bool {
         self.forgotten
             .is_some_and(|forgotten| (Frame::of(id), id.layer) <= forgotten)

@@ -1,9 +1,8 @@
 //! Random operations for property tests: publishers that lose, repeat and reorder packets, and
-//! subscribers that come and go.
+//! subscribers that join and leave.
 //!
 //! [`steps`] executes a list of [`Operation`]s of a publisher and returns what the relay is asked to
-//! do. [`Step::apply`] has the specification do it; other implementations do the same with the same
-//! steps. A failing list shrinks to a readable sequence that can be kept as a named test.
+//! do. [`Step::apply`] applies a step to the specification; other implementations run the same steps. A failing list shrinks to a readable sequence that can be kept as a named test.
 
 use crate::{
     Budget, Delivery, Frame, LEVELS, Level, REMEMBERED_OBJECTS, Rate, Refusal, Relay, Selection,
@@ -70,11 +69,11 @@ pub enum Operation {
         /// The number of them, counted back from the last one that was lost.
         packets: u8,
     },
-    /// A packet of the next object that somebody changed.
+    /// A packet of the next object that was changed by an attacker.
     Forged {
         /// The track.
         track: usize,
-        /// What was changed.
+        /// The change.
         change: Change,
     },
     /// The upstreams tag with another key.
@@ -95,7 +94,7 @@ pub enum Operation {
         /// The layer.
         layer: u8,
     },
-    /// A subscriber comes, in the place of the one before.
+    /// A subscriber joins, in place of the previous one.
     Add {
         /// The slot.
         slot: usize,
@@ -103,29 +102,29 @@ pub enum Operation {
         is_ipv6: bool,
         /// The time after which its slot expires, in milliseconds.
         expires_millis: u32,
-        /// What it may be sent.
+        /// Its budget.
         budget: Budget,
     },
-    /// A subscriber goes.
+    /// A subscriber leaves.
     Remove {
         /// The slot.
         slot: usize,
     },
-    /// A slot lives on.
+    /// A slot is renewed.
     Renew {
         /// The slot.
         slot: usize,
         /// The time after which it expires, in milliseconds.
         expires_millis: u32,
     },
-    /// A subscriber may be sent something else.
+    /// The budget of a subscriber changes.
     SetBudget {
         /// The slot.
         slot: usize,
-        /// What it may be sent.
+        /// Its budget.
         budget: Budget,
     },
-    /// A subscriber is sent something otherwise.
+    /// A subscriber is charged for bytes that the relay did not send.
     Spend {
         /// The slot.
         slot: usize,
@@ -155,7 +154,7 @@ pub enum Operation {
         /// The number of layers.
         layers: u8,
     },
-    /// A subscriber gets a track no longer.
+    /// A track ends for a subscriber.
     Unsubscribe {
         /// The track.
         track: usize,
@@ -164,7 +163,7 @@ pub enum Operation {
     },
 }
 
-/// A change of a packet on its way.
+/// A change of a packet in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
     /// A bit of the header, which the hop tag covers.
@@ -181,7 +180,7 @@ pub enum Change {
     Hop(u16),
 }
 
-/// What a relay is asked to do, at a time.
+/// A call of a relay, at a time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
     /// A datagram arrives.
@@ -216,7 +215,7 @@ pub enum Step {
 }
 
 impl Step {
-    /// Has the specification do this. Returns the outcome of a datagram.
+    /// Applies it to the specification. Returns the outcome of a datagram.
     pub fn apply(&self, relay: &mut Relay, now: Instant) -> Option<Result<Delivery, Refusal>> {
         match self {
             Step::Datagram { upstream, bytes } => {
@@ -589,7 +588,7 @@ impl Publisher {
         self.arrive(track, &header);
     }
 
-    /// Every other packet comes from another upstream.
+    /// Every other packet is sent by another upstream.
     fn arrive(&mut self, track: usize, header: &Header) {
         let upstream = self.sent.len() as u32 % UPSTREAMS;
         let mut header = *header;

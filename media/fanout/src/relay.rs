@@ -28,11 +28,11 @@ pub struct Subscriber {
     pub since: Instant,
     /// The time from which on nothing is sent to it.
     pub expires: Instant,
-    /// What it may be sent.
+    /// Its budget.
     pub budget: Budget,
 }
 
-/// What a subscriber gets of a track.
+/// The part of a track that a subscriber gets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Selection {
     /// The number of layers, from the base on.
@@ -50,8 +50,9 @@ pub struct Delivery {
     pub to: Vec<SlotIndex>,
 }
 
-/// An object: what is sent of it to whom. There is a record when it has begun, and one when it is complete
-/// or has to make room; of an object of one packet, there is the second one only.
+/// The record of an object: the packets that were sent, and their subscribers. A record is made when the
+/// object has begun, and another one when it is complete or has to make room. An object of one packet has
+/// the second one only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Registration {
     /// The track.
@@ -68,7 +69,7 @@ pub struct Registration {
     pub newest: Instant,
     /// The packets that arrived.
     pub packets: u16,
-    /// The number of packets that the object has, if one of them told it.
+    /// The number of packets that the object has, if one of its headers had it.
     pub count: Option<NonZeroU16>,
     /// The bytes of the datagrams that arrived.
     pub bytes: u64,
@@ -78,7 +79,7 @@ pub struct Registration {
     pub dropped: SlotSet,
 }
 
-/// What a subscriber was sent.
+/// The counters of a subscriber.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SlotStats {
     /// Packets.
@@ -106,7 +107,7 @@ struct Track {
     hop: TrackHop,
     subscriptions: BTreeMap<SlotIndex, Subscription>,
     objects: Objects,
-    /// What nobody can decode, because something that it depends on was lost on its way here.
+    /// The objects that no subscriber can decode, because an object that they depend on was lost upstream.
     lost: Broken,
 }
 
@@ -137,7 +138,7 @@ impl Relay {
         }
     }
 
-    /// Sets the hop keys of an upstream, such as the one before, the current one and the one after; none
+    /// Sets the hop keys of an upstream, such as the previous, the current and the next one; none
     /// to refuse its packets.
     pub fn set_upstream(&mut self, upstream: u32, hops: [Option<Hop>; 3]) {
         self.upstreams.insert(upstream, hops);
@@ -151,7 +152,7 @@ impl Relay {
         };
     }
 
-    /// Starts to relay a track that nothing is known of.
+    /// Starts to relay a new track.
     pub fn add_track(&mut self, track: TrackIndex, hop: TrackHop) {
         self.tracks[track.get()] = Some(Track {
             hop,
@@ -168,8 +169,8 @@ impl Relay {
         }
     }
 
-    /// Says that an object was lost on its way here: what depends on it is sent to nobody. Objects that
-    /// have begun are sent nevertheless.
+    /// Records that an object was lost upstream: objects that depend on it are sent to no subscriber, unless
+    /// they have begun.
     pub fn lose(&mut self, track: TrackIndex, frame: Frame, layer: u8) {
         if let Some(track) = &mut self.tracks[track.get()] {
             track.lost.insert(frame, layer);
@@ -187,7 +188,7 @@ impl Relay {
         });
     }
 
-    /// Takes a slot from its subscriber, which gets nothing any more.
+    /// Removes the subscriber of a slot.
     pub fn remove_subscriber(&mut self, slot: SlotIndex) {
         self.slots[slot.get()] = None;
         for track in self.tracks.iter_mut().flatten() {
@@ -202,14 +203,14 @@ impl Relay {
         }
     }
 
-    /// Changes what a subscriber may be sent. What it owes, it still owes.
+    /// Changes the budget of a subscriber. A debt remains.
     pub fn set_budget(&mut self, slot: SlotIndex, budget: Budget) {
         if let Some(slot) = &mut self.slots[slot.get()] {
             slot.subscriber.budget = budget;
         }
     }
 
-    /// Charges a subscriber for bytes that were sent to it otherwise.
+    /// Charges a subscriber for bytes that the relay did not send.
     pub fn spend(&mut self, slot: SlotIndex, priority: u8, bytes: u64) {
         if let Some(slot) = &mut self.slots[slot.get()] {
             slot.spend(Budget::level(priority), bytes);
@@ -217,7 +218,7 @@ impl Relay {
     }
 
     /// Sends a track to a subscriber, which joins at a frame of which nothing has begun yet
-    /// ([`Relay::joined`]). It gets what lies before from elsewhere, so later objects may depend on
+    /// ([`Relay::joined`]). It gets earlier frames from the cache, so later objects may depend on
     /// that.
     pub fn subscribe(&mut self, track: TrackIndex, slot: SlotIndex, selection: Selection) {
         let subscription = Subscription {
@@ -230,8 +231,8 @@ impl Relay {
         }
     }
 
-    /// Returns the frame from which on a subscriber is sent a track; `None` until an object begins. All
-    /// of the frames before that, and nothing else, it has to get from elsewhere.
+    /// Returns the frame from which on a subscriber is sent a track; `None` until an object begins. The
+    /// cache has to send it exactly the frames before that one.
     pub fn joined(&self, track: TrackIndex, slot: SlotIndex) -> Option<Frame> {
         let track = self.tracks[track.get()].as_ref()?;
         track.subscriptions.get(&slot)?.joined
@@ -258,7 +259,7 @@ impl Relay {
         self.tracks[track.get()].as_ref()?.objects.newest()
     }
 
-    /// Decides on a datagram from an upstream, and tags it for the next hop if it is from there.
+    /// Decides on a datagram from an upstream, and tags it for the next hop if its own tag is right.
     pub fn handle_datagram(
         &mut self,
         now: Instant,

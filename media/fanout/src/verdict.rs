@@ -1,4 +1,4 @@
-/// Why a packet goes to no subscriber.
+/// The reason why a packet is sent to no subscriber.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Refusal {
     /// Not a packet of media of a known version, such as a message of a session.
@@ -15,13 +15,13 @@ pub enum Refusal {
     Tag,
     /// The upstream has no track of this alias that is relayed.
     NoTrack,
-    /// Of an object of more packets than can be remembered.
+    /// Its object has more packets than a record has room for.
     TooManyPackets,
     /// It was seen before.
     Duplicate,
     /// It contradicts earlier packets of its object.
     Contradiction,
-    /// Of an object that is older than those that are remembered.
+    /// Its object is older than those that are remembered.
     Outdated,
 }
 
@@ -33,13 +33,13 @@ pub enum Refusal {
 pub enum Verdict {
     /// The object is sent.
     Served = 0,
-    /// The subscriber gets the object from elsewhere: it joined at a later frame.
+    /// The subscriber joined at a later frame, and gets the object from the cache.
     BeforeJoin = 1,
     /// The slot has expired.
     Expired = 2,
     /// The subscriber has not selected the layer.
     NotSelected = 3,
-    /// The object depends on one that was not served, or that was lost on its way to the relay.
+    /// The object depends on one that was not served, or that was lost upstream.
     Broken = 4,
     /// The priority is below the least one that is sent.
     Priority = 5,

@@ -1,4 +1,4 @@
-//! What holds after any operations.
+//! Invariants that hold after any operations.
 
 use hawser_fanout::operations::{START, Step, operations, relay, steps};
 use hawser_fanout::{Frame, Refusal, SlotIndex, TrackIndex, Verdict};
@@ -33,12 +33,12 @@ proptest! {
         }
     }
 
-    /// Of all that the relay saw since a subscriber joined.
+    /// The packets that the relay saw since a subscriber joined.
     #[test]
     fn what_is_served_depends_on_nothing_that_was_not(operations in operations()) {
         let mut relay = relay();
         let mut begun: BTreeSet<Object> = BTreeSet::new();
-        // What was not served of what a slot gets from the relay.
+        // Objects for a slot that were not served.
         let mut missing: BTreeMap<(TrackIndex, SlotIndex), Vec<Object>> = BTreeMap::new();
         for (now, step) in steps(&operations) {
             let outcome = step.apply(&mut relay, now);

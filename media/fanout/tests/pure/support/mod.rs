@@ -82,7 +82,7 @@ pub fn arrive(relay: &mut Relay, now: Instant, header: &Header) -> Result<Delive
     relay.handle_datagram(now, 0, &mut datagram(header))
 }
 
-/// Has an object of one packet arrive; returns the slots that it goes to.
+/// Delivers an object of one packet; returns the slots that it goes to.
 pub fn whole(relay: &mut Relay, now: Instant, frame: Frame, layer: u8) -> Vec<usize> {
     let delivery = arrive(relay, now, &header(frame, layer, 0, 1)).unwrap();
     delivery.to.into_iter().map(SlotIndex::get).collect()
