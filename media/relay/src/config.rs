@@ -22,7 +22,7 @@ use toml::Spanned;
 pub struct Config {
     /// The name of the relay, for its folder of status.
     pub name: String,
-    /// The folder of folders of status.
+    /// The folder that has a folder of status for each relay.
     pub state: PathBuf,
     /// The loopback address at which metrics are served.
     pub metrics: Option<SocketAddr>,
@@ -39,11 +39,11 @@ pub struct Config {
 pub struct BroadcastConfig {
     /// The name in logs and metrics.
     pub name: String,
-    /// Where it comes from.
+    /// Its source.
     pub upstream: Upstream,
     /// The address for viewers.
     pub listen: SocketAddr,
-    /// Where the secret for relays comes from.
+    /// The source of the secret for relays.
     pub key: KeySource,
     /// The maximum number of viewers.
     pub viewers: usize,
@@ -57,7 +57,7 @@ pub struct BroadcastConfig {
     pub moq: Option<MoqConfig>,
 }
 
-/// Where a broadcast comes from.
+/// The source of a broadcast.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Upstream {
     /// Host and port of the publisher, or of the relay before this one.
@@ -104,7 +104,7 @@ struct FileController {
     node: PathBuf,
 }
 
-/// A controller, and the node that the relay is there.
+/// A controller, and the certificate of the relay's node.
 struct Controlled {
     controllers: Vec<Controller>,
     node: PathBuf,
@@ -183,7 +183,7 @@ fn moq_clients() -> Spanned<usize> {
     Spanned::new(0..0, 64)
 }
 
-/// The rates that make sense, in Mb/s.
+/// The valid rates, in Mb/s.
 const RATES: std::ops::RangeInclusive<f64> = 0.1..=10_000.0;
 
 impl Config {
@@ -303,7 +303,7 @@ impl FileBroadcast {
         }
         // Packets of all viewers leave from this address, and the kernel compares it.
         if self.listen.get_ref().ip().is_unspecified() {
-            let message = "an address of this machine, not all of them";
+            let message = "listen must be one address of this machine, not 0.0.0.0 or [::]";
             return Err(source.wrong(&self.listen, message));
         }
         let interval = NonZeroU8::new(*self.report_interval_ms.get_ref());
@@ -386,8 +386,7 @@ impl FileMoq {
         let moq = spanned.into_inner();
         let listen = moq.listen.get_ref();
         if !listen.ip().is_loopback() && moq.token.is_none() {
-            let message =
-                "MoQ clients from elsewhere have to present a token: name its file with token";
+            let message = "MoQ clients of other machines need a token: name its file with token";
             return Err(source.wrong(&moq.listen, message));
         }
         if !(1..=1024).contains(moq.clients.get_ref()) {
@@ -483,7 +482,7 @@ mod tests {
         assert!(with("report_interval_ms = 200").contains("1 to 120"));
         assert!(with("color = 1").contains("unknown field"));
         let any = BROADCAST.replace("192.0.2.9", "0.0.0.0");
-        assert!(parse(&any).unwrap_err().contains("not all of them"));
+        assert!(parse(&any).unwrap_err().contains("not 0.0.0.0"));
         let twice = format!("{BROADCAST}{BROADCAST}");
         assert!(
             parse(&twice)
@@ -511,7 +510,7 @@ mod tests {
         assert!(
             with(elsewhere)
                 .unwrap_err()
-                .contains("line 8: MoQ clients from elsewhere")
+                .contains("line 8: MoQ clients of other machines")
         );
         let moq = with(&format!("{elsewhere}\ntoken = \"moq.token\"")).unwrap();
         let token = moq.broadcasts[0].moq.as_ref().unwrap().token.clone();
@@ -555,7 +554,7 @@ mod tests {
                 "url = \"https://a\"\ncertificate = \"a.pem\"",
                 "belongs to listen",
             ),
-            ("listen = \"192.0.2.9:14752\"", "have to present a token"),
+            ("listen = \"192.0.2.9:14752\"", "need a token"),
             ("listen = \"192.0.2.9:14750\"\ntoken = \"a\"", "used twice"),
             (
                 "listen = \"127.0.0.1:1\"\ncertificate = \"a.pem\"",

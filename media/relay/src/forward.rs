@@ -21,7 +21,7 @@ pub struct Begun {
     pub served: Vec<u32>,
 }
 
-/// Counts by what has become of packets or objects.
+/// Counts of packets or objects by outcome.
 pub type Outcomes = Vec<(&'static str, u64)>;
 
 /// The packets and objects that were forwarded to a subscriber, and those that were not.
@@ -31,16 +31,16 @@ pub struct Served {
     pub packets: u64,
     /// Objects, by verdict.
     pub objects: Outcomes,
-    /// Packets of objects that it is served that were not sent, by reason.
+    /// Packets of objects that it is served, which were not sent, by reason.
     pub not_sent: Outcomes,
 }
 
-/// Sends packets to subscribers as they arrive: the kernel, or in experiments another one.
+/// Sends packets to subscribers as they arrive: the kernel, or another implementation in experiments.
 pub trait Forwarder {
-    /// Takes media of a broadcast from the sender at `remote`, that arrives at `local`.
+    /// Accepts media of a broadcast that the sender at `remote` sends to `local`.
     ///
     /// # Errors
-    /// If it cannot be taken there.
+    /// If there is no route to the sender, or the kernel refuses it.
     fn connect(
         &mut self,
         broadcast: BroadcastIndex,
@@ -48,7 +48,7 @@ pub trait Forwarder {
         remote: SocketAddr,
     ) -> Result<()>;
 
-    /// Carries out what a broadcast wants.
+    /// Executes a command of a broadcast.
     ///
     /// # Errors
     /// If the kernel refuses it.
@@ -62,10 +62,10 @@ pub trait Forwarder {
     /// Returns the objects that have begun since the last call.
     fn begun(&mut self) -> Vec<Begun>;
 
-    /// Returns the frame from which on a subscriber is sent a track, once that is known.
+    /// Returns the frame from which on a subscriber is sent a track, if it is known.
     fn joined(&self, broadcast: BroadcastIndex, session: u32, alias: u32) -> Option<Frame>;
 
-    /// Does what has to be done from time to time: subscribers that are not renewed get nothing.
+    /// Renews the subscribers. To be called periodically: one that is not renewed is sent nothing.
     fn renew(&mut self, now: Instant);
 
     /// Returns whether packets reach the relay's socket with the relay's own tags.
@@ -77,6 +77,6 @@ pub trait Forwarder {
     /// Returns the outcomes of the packets of each track of a broadcast, by alias.
     fn track_outcomes(&self, broadcast: BroadcastIndex) -> Vec<(u32, Outcomes)>;
 
-    /// Returns what a subscriber was sent; `None` if it is not known.
+    /// Returns the counts of a subscriber; `None` if they are not known.
     fn served(&self, broadcast: BroadcastIndex, session: u32) -> Option<Served>;
 }

@@ -1,4 +1,4 @@
-//! The kernel as what sends packets.
+//! The kernel as the sender of packets.
 
 use crate::forward::{Begun, BroadcastIndex, Forwarder, Outcomes, Served};
 use crate::routes::Routes;
@@ -16,8 +16,8 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
-/// The time for which a subscriber is served that is not renewed: when the relay dies, the kernel stops
-/// after it.
+/// The time after which a subscriber that is not renewed is sent nothing: the kernel stops this long after
+/// the relay has died.
 const SLOT_LIFE: Duration = Duration::from_secs(3);
 
 /// The kernel's relay.
@@ -97,7 +97,7 @@ impl Kernel {
             .collect()
     }
 
-    /// Takes packets from the sender with its newest keys.
+    /// Accepts packets of the sender with its newest keys.
     fn set_upstream(&mut self, broadcast: BroadcastIndex) -> Result<()> {
         let Some(source) = self.sources.get(&broadcast) else {
             return Ok(());

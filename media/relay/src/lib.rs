@@ -1,5 +1,5 @@
-//! The relay: sends one broadcast to many viewers. The kernel does so packet by packet; this program has
-//! the sessions, says what each viewer may be sent, and repairs what viewers lose.
+//! The relay: sends one broadcast to many viewers. The kernel forwards the packets; this program has the
+//! sessions, sets the budget of each viewer, and sends lost packets again.
 //! `docs/design/relay.md` explains how the parts work together.
 
 #![deny(clippy::print_stdout, clippy::print_stderr)]
@@ -57,7 +57,7 @@ enum Command {
 /// Relays until SIGINT or SIGTERM, or prints the status of a relay.
 ///
 /// # Errors
-/// If the configuration is not valid, or the kernel refuses something.
+/// If the configuration is not valid, a socket cannot be opened, or the kernel does not load the program.
 pub fn run(args: &Args) -> Result<()> {
     match (&args.command, &args.config) {
         (Some(Command::Status(args)), _) => status::run(args),
@@ -70,7 +70,7 @@ fn relay(file: &Path, is_check: bool) -> Result<()> {
     let config = Config::read(file)?;
     if is_check {
         for broadcast in &config.broadcasts {
-            // A controller is not asked.
+            // The controller is not contacted.
             if let KeySource::File(file) = &broadcast.key {
                 key_file::read_relay(file).map_err(anyhow::Error::msg)?;
             }

@@ -13,7 +13,7 @@ use hawser_moq::{Config, Contents, Egress, Server, Token};
 use hawser_tls::Identity;
 use std::path::Path;
 
-/// The server of a broadcast, and what it is given.
+/// The server of a broadcast, and the objects that it is given.
 pub(crate) struct Moq {
     server: Server,
     egress: Egress,
@@ -22,7 +22,7 @@ pub(crate) struct Moq {
 }
 
 impl Moq {
-    /// Opens the server of a broadcast that has one.
+    /// Opens the server of a broadcast, if the configuration has one.
     ///
     /// # Errors
     /// If a file cannot be read, or the address is not free.
@@ -44,11 +44,11 @@ impl Moq {
         }))
     }
 
-    /// Gives clients what the relay has received.
+    /// Sends clients the objects that the relay has received.
     pub(crate) fn take(&mut self, broadcast: &Broadcast) {
         let objects = self.whole.take(broadcast);
         if !objects.is_empty() {
-            // Another incarnation has other objects by the same names.
+            // Another incarnation reuses the names of objects.
             self.announce(broadcast);
         }
         for object in objects {
@@ -56,7 +56,7 @@ impl Moq {
         }
     }
 
-    /// Tells clients what the publisher announces, if it is another than before.
+    /// Sends clients the publisher's announcement, if it has changed.
     pub(crate) fn announce(&mut self, broadcast: &Broadcast) {
         if let Some(announced) = broadcast.announced() {
             let contents = Contents {

@@ -1,4 +1,4 @@
-//! The ways to subscribers.
+//! The routes to subscribers.
 
 use hawser_io::interface::{self, Interface};
 use hawser_media_bpf::relay::Route;
@@ -7,11 +7,11 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
-/// The time for which a way is believed, and that after which one that is not used is forgotten.
-const BELIEVED: Duration = Duration::from_secs(1);
-const FORGOTTEN: Duration = Duration::from_secs(10);
+/// The time after which a route is looked up again, and that after which an unused one is removed.
+const VALID: Duration = Duration::from_secs(1);
+const KEPT: Duration = Duration::from_secs(10);
 
-/// The ways to the addresses of subscribers, as the kernel's own stack would take them.
+/// The routes to the addresses of subscribers, as the kernel's own stack would choose them.
 #[derive(Debug, Default)]
 pub(crate) struct Routes(BTreeMap<IpAddr, Known>);
 
@@ -22,26 +22,26 @@ struct Known {
 }
 
 impl Routes {
-    /// Returns the way to an address; `None` if there is none, or the next hop is not known yet. The kernel
-    /// is then looking for it, because the sessions' messages go there too.
+    /// Returns the route to an address; `None` if there is none, or the link address of the next hop is not
+    /// known yet. The kernel resolves it, because the sessions' messages are sent there too.
     pub(crate) fn find(&mut self, now: Instant, address: IpAddr) -> Option<Route> {
         if let Some(known) = self.0.get(&address)
-            && now.saturating_since(known.found) < BELIEVED
+            && now.saturating_since(known.found) < VALID
             && known.route.is_some()
         {
             return known.route;
         }
         let route = look_up(address)
-            .inspect_err(|error| tracing::debug!(%address, "no way to a viewer: {error}"))
+            .inspect_err(|error| tracing::debug!(%address, "no route to a viewer: {error}"))
             .unwrap_or_default();
         self.0.insert(address, Known { route, found: now });
         route
     }
 
-    /// Forgets what is not used any more.
+    /// Removes unused routes.
     pub(crate) fn forget(&mut self, now: Instant) {
         self.0
-            .retain(|_, known| now.saturating_since(known.found) < FORGOTTEN);
+            .retain(|_, known| now.saturating_since(known.found) < KEPT);
     }
 }
 

@@ -1,4 +1,4 @@
-//! The loop that has the sockets.
+//! The loop that serves the sockets.
 
 use crate::config::{BroadcastConfig, Config, Upstream};
 use crate::forward::{BroadcastIndex, Forwarder, Outcomes};
@@ -32,19 +32,19 @@ const RENEWAL: Duration = Duration::from_millis(500);
 /// The time between two statuses.
 const STATUS_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The pause before another session upstream is asked for.
+/// The pause before another session upstream is requested.
 const PAUSE: Duration = Duration::from_millis(500);
 
 /// The time in which most names are resolved.
 const RESOLUTION: Duration = Duration::from_millis(50);
 
-/// The longest time between two looks at whether to stop.
+/// The longest time between two checks whether to stop.
 const STOP_POLL: Duration = Duration::from_millis(100);
 
 /// The lowest rate at which a viewer is served.
 const LOWEST_RATE_MBPS: f64 = 0.3;
 
-/// A relay: the sessions of all broadcasts, and what sends their packets.
+/// A relay: the sessions of all broadcasts, and the sender of their packets.
 pub struct Server<F> {
     relays: Vec<Relay>,
     forwarder: F,
@@ -72,10 +72,10 @@ struct Relay {
     /// The arrival of the newest datagram of the publisher.
     newest: Instant,
     ask_again_at: Option<Instant>,
-    /// Whether the log says that there is no session with the publisher.
+    /// Whether the log has a line that there is no session with the publisher.
     is_missed: bool,
     moq: Option<Moq>,
-    /// The part that takes the broadcast over MoQ, if it comes so.
+    /// The part that receives the broadcast over MoQ, if that is its source.
     ingest: Option<MoqIngest>,
     stats: RelayStats,
 }
@@ -89,13 +89,13 @@ struct Link {
 /// Counts of a broadcast's datagrams in user space.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct RelayStats {
-    /// Datagrams that were sent: messages, repeated packets, and packets for those who came late.
+    /// Datagrams that were sent: messages, repeated packets, and packets of before viewers joined.
     pub sent: u64,
     /// Datagrams that the kernel did not send.
     pub send_failures: u64,
     /// Datagrams of viewers that were too long.
     pub too_long: u64,
-    /// Commands that the sender of packets did not carry out.
+    /// Commands that the sender of packets refused.
     pub failed_commands: u64,
 }
 
@@ -156,7 +156,7 @@ impl<F: Forwarder> Server<F> {
         self.write_status();
         for index in 0..self.relays.len() {
             self.relays[index].broadcast.close(Goodbye::Restarting);
-            self.obey(index);
+            self.execute_commands(index);
             self.relays[index].transmit();
         }
         Ok(())
@@ -190,9 +190,9 @@ impl<F: Forwarder> Server<F> {
                 relay.broadcast.handle_timeout(now);
             }
             self.take_events(index, now)?;
-            self.obey(index);
+            self.execute_commands(index);
             self.relays[index].transmit();
-            self.obey(index);
+            self.execute_commands(index);
         }
         let now = clock::monotonic();
         if now >= self.next_renewal {
@@ -211,8 +211,8 @@ impl<F: Forwarder> Server<F> {
         Ok(())
     }
 
-    /// Goes on under a secret that the controller has replaced, or stops serving a broadcast that it no
-    /// longer lets this node relay.
+    /// Replaces the secret if the controller has replaced it, and stops serving a broadcast that this node
+    /// may no longer relay.
     fn take_secret(&mut self, index: BroadcastIndex) -> Result<()> {
         let relay = &mut self.relays[index];
         match relay.keyring.poll() {
@@ -228,17 +228,20 @@ impl<F: Forwarder> Server<F> {
                 relay.is_refused = false;
             }
             Err(error) => {
-                tracing::error!(broadcast = relay.name, "not served any more: {error}");
+                tracing::error!(
+                    broadcast = relay.name,
+                    "the broadcast is no longer served: {error}"
+                );
                 relay.broadcast.close(Goodbye::Revoked);
                 relay.is_refused = true;
             }
         }
-        self.obey(index);
+        self.execute_commands(index);
         self.relays[index].transmit();
         Ok(())
     }
 
-    /// Takes what has come from the publisher. What the sender of packets says of it is known first.
+    /// Processes datagrams of the publisher, after the records of the sender of packets about them.
     fn take_upstream(&mut self, index: BroadcastIndex) -> Result<()> {
         let relay = &mut self.relays[index];
         let mut datagrams: Vec<(Instant, Ecn, Vec<u8>)> = Vec::new();
@@ -328,7 +331,7 @@ impl<F: Forwarder> Server<F> {
                             broadcast,
                             publisher,
                             %reason,
-                            "no session with the publisher any more, or none yet; asking for one until there is"
+                            "no session with the publisher; requesting one until it is open"
                         );
                     }
                     if !matches!(reason, UpstreamEnd::Session(EndReason::Left(_))) {
@@ -353,7 +356,7 @@ impl<F: Forwarder> Server<F> {
         Ok(())
     }
 
-    /// Has media of a broadcast taken from its publisher.
+    /// Has the sender of packets accept media of a broadcast from its publisher.
     fn connect(&mut self, index: BroadcastIndex) {
         let relay = &mut self.relays[index];
         let Some(link) = &relay.link else { return };
@@ -366,8 +369,8 @@ impl<F: Forwarder> Server<F> {
         }
     }
 
-    /// Has the sender of packets do what a broadcast wants.
-    fn obey(&mut self, index: BroadcastIndex) {
+    /// Has the sender of packets execute the commands of a broadcast.
+    fn execute_commands(&mut self, index: BroadcastIndex) {
         let relay = &mut self.relays[index];
         while let Some(command) = relay.broadcast.poll_command() {
             let now = clock::monotonic();
@@ -425,8 +428,8 @@ impl Relay {
         })
     }
 
-    /// Asks for another session upstream, from a new socket, because the own address may have changed, and
-    /// from the address that the publisher's name has now.
+    /// Requests another session upstream: from a new socket, because the own address may have changed, and
+    /// at the current address of the publisher's name.
     fn ask_again(&mut self, now: Instant) -> Result<()> {
         self.addresses.refresh();
         let connected = self.addresses.connect().map(|(socket, publisher)| {
@@ -438,10 +441,7 @@ impl Relay {
         }
         match self.failures.record(connected) {
             Some(Change::Failed(error)) => {
-                tracing::warn!(
-                    broadcast = self.name,
-                    "{error:#}; trying again until it works"
-                );
+                tracing::warn!(broadcast = self.name, "{error:#}; retrying until it works");
             }
             Some(Change::Recovered) => {
                 tracing::info!(
@@ -497,14 +497,14 @@ impl Relay {
                     Some(Link { socket, publisher }) => {
                         socket.send(*publisher, outgoing.ecn, &outgoing.datagram)
                     }
-                    // Another session is asked for when there is a route.
+                    // Another session is requested once there is a route.
                     None => continue,
                 },
             };
             match sent {
                 Ok(()) => self.stats.sent += 1,
                 Err(error) => {
-                    // Messages are repeated, and lost packets are asked for.
+                    // Messages are repeated, and viewers report lost packets.
                     self.stats.send_failures += 1;
                     tracing::debug!(broadcast = self.name, to = ?outgoing.to, "cannot send: {error}");
                 }
@@ -530,7 +530,7 @@ fn refused(stats: &HostStats, too_long: u64) -> Counts {
     ])
 }
 
-/// Makes the rate control of a viewer.
+/// Returns the function that creates the rate control of a viewer.
 fn make_control(config: &Config) -> MakeControl {
     let bounds = Bounds::new(
         Bitrate::from_mbps(LOWEST_RATE_MBPS),

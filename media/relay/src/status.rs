@@ -48,24 +48,24 @@ pub struct BroadcastStatus {
     pub upstream: Option<SocketAddr>,
     /// Whether the session with it is open.
     pub is_open: bool,
-    /// The number of relays between the publisher and the viewers of this one, with itself.
+    /// The number of relays between the publisher and the viewers of this one, including it.
     pub relays: usize,
-    /// Packets that arrived, without copies.
+    /// Packets that arrived, without duplicates.
     pub received_packets: u64,
     /// Their bytes of UDP payload.
     pub received_bytes: u64,
-    /// Those of the bytes that the network had marked (ECN).
+    /// The number of these bytes that carried a mark of the network (ECN).
     pub marked_bytes: u64,
     /// Bytes of packets in the cache.
     pub cached_bytes: u64,
     /// Datagrams that this process sent: messages, repeated packets, and packets from before viewers
-    /// came.
+    /// joined.
     pub sent_datagrams: u64,
     /// Datagrams that the kernel did not send.
     pub send_failures: u64,
-    /// Changes that the kernel did not carry out.
+    /// Commands that the kernel refused.
     pub failed_commands: u64,
-    /// Packets that came through the kernel and were refused, with second copies.
+    /// Packets that the kernel passed and this process refused, including duplicates.
     pub refused_packets: u64,
     /// Datagrams of viewers that were refused, by reason.
     pub refused: Counts,
@@ -76,12 +76,12 @@ pub struct BroadcastStatus {
     /// The clients that are served over MoQ; `None` if none are.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub moq: Option<MoqStatus>,
-    /// Where it comes from over MoQ; `None` if it does not.
+    /// Its source over MoQ; `None` if it has another one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from_moq: Option<MoqSourceStatus>,
 }
 
-/// The source of a broadcast that comes over Media over QUIC.
+/// The source of a broadcast that is received over Media over QUIC.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MoqSourceStatus {
     /// The name of the broadcast there.
@@ -98,17 +98,17 @@ pub struct MoqSourceStatus {
     pub is_announced: bool,
     /// Attempts to connect that failed, and sessions that ended.
     pub failures: u64,
-    /// Objects that came.
+    /// Objects that arrived.
     pub objects: u64,
     /// Their packets.
     pub packets: u64,
-    /// Packets that did not get into the relay's socket. Viewers may have them.
+    /// Packets that did not reach the relay's socket. Viewers may have received them.
     pub lost_packets: u64,
-    /// Objects that were not taken, by reason.
+    /// Objects that were refused, by reason.
     pub objects_dropped: Counts,
     /// Catalogs that were refused, by reason.
     pub catalogs_refused: Counts,
-    /// Connections of publishers and datagrams of strangers that were refused, by reason.
+    /// Refused connections of publishers and refused datagrams of other senders, by reason.
     pub refused: Counts,
 }
 
@@ -123,17 +123,17 @@ pub struct MoqStatus {
     pub certificate_sha256: String,
     /// Clients at present.
     pub clients: u64,
-    /// Objects that clients could take.
+    /// Objects that were offered to clients.
     pub objects: u64,
-    /// Objects that they could not, by reason.
+    /// Objects that were not offered to them, by reason.
     pub objects_dropped: Counts,
     /// Bytes of objects that are kept for them.
     pub cached_bytes: u64,
-    /// Groups that clients were to be sent.
+    /// Groups that were offered to clients.
     pub offered_groups: u64,
     /// Groups that were sent to their end.
     pub sent_groups: u64,
-    /// Groups that a client was not sent, or not to their end, by reason.
+    /// Groups that a client was not sent completely, by reason.
     pub groups_dropped: Counts,
     /// Connections that were refused, by reason.
     pub refused: Counts,
@@ -148,7 +148,7 @@ pub struct TrackStatus {
     pub packets: Counts,
 }
 
-/// One to whom the broadcast is sent.
+/// A viewer, or a relay behind this one.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Subscriber {
     /// The session.
@@ -169,17 +169,17 @@ pub struct Subscriber {
     pub received_packets: u64,
     /// Their bytes of UDP payload.
     pub received_bytes: u64,
-    /// Those of the bytes that the network had marked (ECN).
+    /// The number of these bytes that carried a mark of the network (ECN).
     pub marked_bytes: u64,
-    /// Packets that were lost on the way to it.
+    /// Packets to it that were lost.
     pub lost: u64,
     /// Packets that were sent again.
     pub repeated: u64,
-    /// Packets that were sent from the cache because they had come before it joined.
+    /// Packets of before it joined that were sent from the cache.
     pub earlier: u64,
     /// Objects, by what was decided on them.
     pub objects: Counts,
-    /// Packets of objects that it is served that the kernel did not send, by reason.
+    /// Packets of objects that it is served, which the kernel did not send, by reason.
     pub not_sent: Counts,
 }
 

@@ -1,4 +1,4 @@
-//! Stands in for Media over QUIC in a program without it, which refuses a configuration that asks for it.
+//! Replaces Media over QUIC in a program that is built without it. Its configuration has no MoQ.
 
 use crate::config::BroadcastConfig;
 use crate::status::{MoqSourceStatus, MoqStatus};
@@ -7,7 +7,7 @@ use hawser_audience::Broadcast;
 use hawser_objects::{AccessSecret, Seed};
 use std::net::SocketAddr;
 
-/// There is none.
+/// Does not exist in this program.
 pub(crate) enum Moq {}
 
 impl Moq {
@@ -28,7 +28,7 @@ impl Moq {
     }
 }
 
-/// There is none.
+/// Does not exist in this program.
 pub(crate) enum MoqIngest {}
 
 impl MoqIngest {

@@ -1,4 +1,4 @@
-//! A broadcast that comes over Media over QUIC.
+//! A broadcast that is received over Media over QUIC.
 
 use hawser_io::config::{ConfigError, Source};
 use serde::Deserialize;
@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use toml::Spanned;
 
-/// Where a broadcast comes from over Media over QUIC.
+/// The source of a broadcast that is received over Media over QUIC.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FromMoq {
     /// The name of the broadcast there.
@@ -149,8 +149,7 @@ impl File {
             return Err(source.wrong(text, "belongs to url: publishers have a token"));
         }
         if !listen.get_ref().ip().is_loopback() && self.token.is_none() {
-            let message =
-                "publishers from elsewhere have to present a token: name its file with token";
+            let message = "publishers of other machines need a token: name its file with token";
             return Err(source.wrong(listen, message));
         }
         let identity = match (&self.certificate, &self.certificate_key) {
@@ -176,7 +175,7 @@ fn check_url(url: &str) -> Result<(), String> {
     url.map(drop).map_err(|error| error.to_string())
 }
 
-/// There is no MoQ, which has been refused before.
+/// The program has no MoQ, and the configuration was refused before.
 #[cfg(not(feature = "moq"))]
 fn check_url(_: &str) -> Result<(), String> {
     Ok(())

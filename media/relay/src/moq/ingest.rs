@@ -1,5 +1,5 @@
-//! A broadcast that comes over Media over QUIC. The relay takes it as it takes one of a publisher, from an
-//! address on the loopback interface.
+//! A broadcast that is received over Media over QUIC. The relay receives it as from a publisher, which has
+//! an address of the loopback interface.
 
 use super::read;
 use crate::config::{BroadcastConfig, FromMoq, MoqSource, MoqTrust, Upstream};
@@ -13,7 +13,7 @@ use hawser_objects::{AccessSecret, Seed};
 use hawser_tls::{Identity, authorities, system_authorities};
 use std::net::SocketAddr;
 
-/// The part of a relay that takes a broadcast over MoQ.
+/// The part of a relay that receives a broadcast over MoQ.
 pub(crate) struct MoqIngest {
     ingest: Ingest,
     name: String,
@@ -21,7 +21,7 @@ pub(crate) struct MoqIngest {
 }
 
 impl MoqIngest {
-    /// Begins to take a broadcast that comes over MoQ. `hop_salt` and `seed` are random.
+    /// Begins to receive a broadcast over MoQ. `hop_salt` and `seed` are random.
     ///
     /// # Errors
     /// If a file cannot be read, or an address is not free.
@@ -48,7 +48,7 @@ impl MoqIngest {
         match (&url, ingest.listens_at()) {
             (_, Some(listen)) => tracing::info!(
                 broadcast = of.name, %listen, name = from.name,
-                certificate = ingest.fingerprint(), "MoQ publishers are waited for"
+                certificate = ingest.fingerprint(), "waiting for MoQ publishers"
             ),
             (url, None) => tracing::info!(
                 broadcast = of.name,
@@ -64,12 +64,12 @@ impl MoqIngest {
         }))
     }
 
-    /// Returns the address of the publisher, as which it appears.
+    /// Returns the address at which the relay reaches it as a publisher.
     pub(crate) const fn address(&self) -> SocketAddr {
         self.ingest.address()
     }
 
-    /// Goes on under another secret.
+    /// Replaces the secret.
     pub(crate) fn set_access(&self, access: AccessSecret) {
         self.ingest.set_access(access);
     }
@@ -115,7 +115,7 @@ impl MoqIngest {
     }
 }
 
-/// The maximum number of connections of publishers: one that has started again, besides itself.
+/// The maximum number of connections of publishers: that of a restarted one, and its previous one.
 const PUBLISHERS: usize = 4;
 
 /// Reads the files that the configuration names.

@@ -33,7 +33,7 @@ const COLUMNS: [&str; 9] = [
     "not served",
 ];
 
-/// Prints the status. Fails if nothing runs that has written it.
+/// Prints the status. Fails if the relay that has written it no longer runs.
 ///
 /// # Errors
 /// If the configuration is not valid, there is no status file, or the relay is not running.

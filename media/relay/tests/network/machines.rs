@@ -26,8 +26,8 @@ fn publisher(person: usize) -> String {
 /// The address of a viewer in `far`.
 pub(crate) const FAR: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 2);
 
-/// The time within which anything that is waited for has to happen.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// The maximum time to wait for a condition.
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The machines: a line of `publisher`, relays and `viewers`. The last relay has a second link, to `far`.
 pub(crate) struct Machines {
@@ -160,7 +160,7 @@ impl Machines {
         self.relay_of(index, &format!("upstream = \"{upstream}\"\n"), more)
     }
 
-    /// Starts a relay of the chain with a line that says where the broadcast comes from, and further ones.
+    /// Starts a relay of the chain with the line of its source, and further ones.
     pub(crate) fn relay_of(&self, index: usize, upstream: &str, more: &str) -> Process {
         let file = self.path(&format!("relay{index}.toml"));
         let text = format!(
@@ -249,7 +249,7 @@ impl Machines {
             if let Some(status) = status.clone().filter(&is_met) {
                 return status;
             }
-            assert!(began.elapsed() < PATIENCE, "{status:?}");
+            assert!(began.elapsed() < TIMEOUT, "{status:?}");
             thread::sleep(Duration::from_millis(50));
         }
     }
@@ -268,7 +268,7 @@ impl Machines {
         let began = Instant::now();
         while self.shown(viewer) < frames {
             let shown = self.shown(viewer);
-            assert!(began.elapsed() < PATIENCE, "{viewer} has {shown} frames");
+            assert!(began.elapsed() < TIMEOUT, "{viewer} has {shown} frames");
             thread::sleep(Duration::from_millis(20));
         }
     }

@@ -69,7 +69,7 @@ fn viewers_see_every_frame_whenever_they_come() {
         for viewer in ["first", "late"] {
             machines.check_no_gap(viewer);
         }
-        // The group that is going on when a viewer comes is there at once.
+        // The group that is in progress when a viewer joins is sent at once.
         let shown = machines.rows("late")[0].decoded_ns;
         let waited = Duration::from_nanos(shown - asked);
         println!("the late viewer waited {waited:?}");
@@ -162,7 +162,7 @@ fn relays_in_a_chain_pass_every_frame_on() {
     });
 }
 
-/// Has a viewer watch over each link of the last relay until the near one has 300 frames. Returns their
+/// Runs a viewer over each link of the last relay until the near one has 300 frames. Returns their
 /// summaries, and the relay's status at that time.
 fn watch_near_and_far(machines: &Machines, has_small: bool) -> (PushSummary, PushSummary, Status) {
     let stop = AtomicBool::new(false);
@@ -345,8 +345,8 @@ fn garbage_is_counted_and_disturbs_nobody() {
         }
         let shown = machines.shown("viewer");
         machines.wait_for_frames("viewer", shown + 60);
-        // The kernel drops what claims to be media where media comes from, and the connected socket takes
-        // nothing of a stranger. The process refuses everything at the address for viewers.
+        // The kernel drops forged media at the address of the upstream, the connected socket receives no
+        // datagrams of others, and the process refuses all of them at the address for viewers.
         machines.wait_for_status(0, |status| {
             let refused = &status.broadcasts[0].refused;
             count(refused, "invalid") + count(refused, "too_long") == 1400

@@ -1,4 +1,4 @@
-//! A relay in a process of its own: this test binary, started again.
+//! A relay in a process of its own, which runs this test binary.
 
 use clap::Parser;
 use hawser_io::netns::Namespace;
