@@ -1,4 +1,4 @@
-//! The publisher: plays a recording as if it were live and answers every request of a viewer with
+//! The publisher: plays a recording in real time and answers every request of a viewer with
 //! the newest frame.
 //!
 //! With [`push`], frames are pushed over UDP instead, at the rate that each viewer's path bears.
@@ -57,7 +57,7 @@ const DEFAULT_MAX_FPS: f64 = 30.0;
 
 /// Stream a recording to viewers
 ///
-/// The recording is played in a loop, as if it were captured live. Viewers request frames and get
+/// The recording is played in a loop, in real time. Viewers request frames and get
 /// the newest one; see `hawser view`. With --push they are sent every frame over UDP, encrypted, at
 /// the rate that the path of each bears.
 #[derive(Debug, Clone, clap::Args)]
@@ -99,7 +99,7 @@ pub struct Args {
     push: PushArgs,
 }
 
-/// The options that do not depend on how frames reach viewers, checked.
+/// The validated options that both kinds of publisher have.
 struct Common {
     recording: Recording,
     level: Level,
@@ -214,7 +214,7 @@ impl Common {
     }
 }
 
-/// Says if the recording is not played as it was captured.
+/// Logs if the recording is played at another rate than that of its capture.
 fn say_rate(recording: &Recording, fps: f64) {
     let of_recording = recording.fps;
     if recording.is_live() || of_recording == fps {
@@ -235,22 +235,20 @@ fn say_rate(recording: &Recording, fps: f64) {
     }
 }
 
-/// Returns an error's first part that says where `$HAWSER_DATA` is.
+/// Returns the context of an error, with the value of `$HAWSER_DATA`.
 fn with_data_dir(error: &str) -> String {
     let data_dir = hawser_recording::data_dir();
     format!("{error} ($HAWSER_DATA stands for {})", data_dir.display())
 }
 
-/// Publishes as the command line says, until its duration is over or SIGINT or SIGTERM arrives.
+/// Publishes with the options of the command line, until the duration is over or SIGINT or SIGTERM arrives.
 /// SIGHUP is ignored.
 pub fn run(args: Args) -> anyhow::Result<()> {
     let stop = hawser_service::stop_flag()?;
     let mut hangups = Signals::new([SIGHUP]).context("cannot handle signals")?;
     thread::spawn(move || {
         for _ in hangups.forever() {
-            tracing::info!(
-                "SIGHUP ignored: nothing is reloaded, another recording or address needs a restart"
-            );
+            tracing::info!("SIGHUP ignored: another recording or address needs a restart");
         }
     });
     if args.push.push {

@@ -114,7 +114,7 @@ impl PushPublisher {
     /// Captures and sends until the configured duration is over or `stop` is set.
     ///
     /// # Errors
-    /// If a frame cannot be read or encoded, or a file cannot be written: with the counts of the run.
+    /// If a frame cannot be read or encoded, or a file cannot be written. The error has the counts of the run.
     pub fn run(self, stop: &AtomicBool) -> Result<PushReport, Box<PushFailure>> {
         let PushPublisher {
             capture, network, ..

@@ -19,7 +19,7 @@ impl Ticks {
         let started = Instant::now();
         Ticks {
             started,
-            // One that is never reached is none.
+            // An end that is never reached counts as no end.
             end: duration.and_then(|duration| started.checked_add(duration)),
             interval,
             tick: 0,

@@ -1,4 +1,4 @@
-//! Departure times where nothing obeys them.
+//! Departure times with queueing disciplines that ignore them.
 
 mod pair;
 

@@ -1,4 +1,4 @@
-//! A broadcast under one secret, which the controller may replace.
+//! A broadcast and its secret, which the controller may replace.
 
 use super::PushConfig;
 use anyhow::{Context, anyhow};
@@ -9,12 +9,12 @@ use hawser_objects::{FlowConfig, Publication, PublicationConfig, Seed, TrackSecr
 use hawser_units::Instant;
 use hawser_wire::session::{Announcement, Track};
 
-/// What is published, whatever the secret.
+/// The parts of a broadcast that do not depend on its secret.
 pub(super) struct Broadcast {
     config: PushConfig,
     tracks: Vec<Track>,
     keyring: Keyring,
-    /// Whether the socket takes departure times.
+    /// Whether the socket accepts departure times.
     departure_times: bool,
 }
 
@@ -36,7 +36,7 @@ impl Broadcast {
     /// Returns the publication under a new secret, if the controller has replaced the secret.
     ///
     /// # Errors
-    /// If the controller no longer lets this node publish.
+    /// If this node may no longer publish.
     pub(super) fn poll_replaced(&self) -> anyhow::Result<Option<Publication>> {
         let secret = self.keyring.poll()?;
         secret.map(|secret| self.publication(&secret)).transpose()

@@ -18,15 +18,15 @@ use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
-/// The number of frames that wait for the network.
+/// The number of frames that are queued for the network.
 const WAITING: usize = 2;
 
-/// The most missed frames that a recording leaves out at once to play in real time: reading them takes time, too.
+/// The maximum number of missed frames that are skipped at once to play in real time: reading them takes time, too.
 const CATCH_UP: u64 = 4;
 
-/// What the camera has for the network.
+/// A message of the camera to the network.
 pub(super) enum Message {
-    /// A frame was captured then. Its slices follow.
+    /// A frame was captured at this time. Its slices follow.
     Frame(Instant),
     /// A part of the frame.
     Slice(TrackSlice),
@@ -58,13 +58,13 @@ impl Default for Demand {
     }
 }
 
-/// The way from the camera to the network's thread, which is woken when it is dropped: also when the
+/// The channel from the camera to the network's thread, which is woken when it is dropped: also when the
 /// camera panics.
 pub(super) struct ToNetwork {
     pub(super) demand: Arc<Mutex<Demand>>,
     pub(super) captured: Arc<Mutex<Captured>>,
     pub(super) messages: Sender<Message>,
-    /// The number of frames that the network has not taken as a whole.
+    /// The number of frames that the network has not processed completely.
     pub(super) waiting: Arc<AtomicUsize>,
     // Dropped after the messages, so that the thread finds their end when it wakes.
     pub(super) waker: WakeOnDrop,
@@ -82,7 +82,7 @@ impl ToNetwork {
     }
 
     fn send(&self, message: Message) {
-        // If the network's thread has ended, it says why.
+        // If the network's thread has ended, it returns the reason.
         let _ = self.messages.send(message);
         self.waker.0.wake();
     }
@@ -133,7 +133,7 @@ impl Capture {
             duration: config.duration,
             points: config.points,
             player,
-            // The first frame has been taken to open the encoders.
+            // The first frame was read to open the encoders.
             place: 1.0,
             step: config.recording.step(config.fps),
             encoders,
@@ -144,8 +144,8 @@ impl Capture {
         })
     }
 
-    /// Captures until the duration is over or `stop` is set. The network ends with it. Also returns what
-    /// ended it, or the table of frames, too early.
+    /// Captures until the duration is over or `stop` is set. The network ends with it. Also returns the
+    /// errors that ended it or the table of frames early.
     pub(super) fn run(mut self, stop: &AtomicBool) -> (Captured, Vec<anyhow::Error>) {
         let played = self.play(stop).err();
         let errors = self.table_error.into_iter().chain(played);
@@ -164,7 +164,7 @@ impl Capture {
         Ok(())
     }
 
-    /// Takes the frame of the recording that is due, and encodes it if there are viewers.
+    /// Reads the frame of the recording that is due, and encodes it if there are viewers.
     fn capture(&mut self) -> anyhow::Result<()> {
         let due = self.player.frame_at(self.place)?;
         self.place += self.step;
@@ -208,7 +208,7 @@ impl Capture {
         if let Some(log) = &mut self.log
             && let Err(error) = log.write(captured, points, sizes, (took, size))
         {
-            // A full disk ends no broadcast.
+            // The broadcast continues when the disk is full.
             tracing::error!("no further lines of --log: {error:#}");
             self.log = None;
             self.table_error = Some(error);
@@ -216,7 +216,7 @@ impl Capture {
         Ok(())
     }
 
-    /// Returns whether the network's thread has ended, which then says why.
+    /// Returns whether the network's thread has ended. Its result has the reason.
     fn is_over(&self) -> bool {
         self.network.demand.lock().is_over
     }

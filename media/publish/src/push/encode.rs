@@ -42,7 +42,7 @@ pub(super) struct TrackSlice {
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Sizes {
     pub(super) bytes: usize,
-    /// Those of the bases of all tracks.
+    /// The bytes of the bases of all tracks.
     pub(super) base: usize,
 }
 
@@ -54,17 +54,18 @@ impl Sizes {
     }
 }
 
-/// Takes slices from the threads that encode.
+/// Receives slices from the threads that encode.
 type Slices<'a> = &'a (dyn Fn(TrackSlice) + Sync);
 
-/// The share of the rate that the small encoding has: enough that a relay finds out by it when the path
+/// The share of the rate that the small encoding has: large enough to show a relay when the path
 /// bears the base of the best one again.
 const SMALL: f64 = 1.0 / 6.0;
 
 /// The encoders of all tracks of a stream, with their rate controls.
 pub struct Encoders {
     best: Tracks,
-    /// Those of a second encoding of each track, for viewers whose paths do not bear the base of the first.
+    /// The encoders of a second encoding of each track, for viewers whose paths do not bear the base of the
+    /// first.
     small: Option<Tracks>,
 }
 
@@ -153,7 +154,7 @@ impl Encoders {
         EncodedFrame { tracks, points }
     }
 
-    /// As [`Encoders::encode`], and hands over each slice as soon as it is encoded. Returns the number of
+    /// Encodes a frame as [`Encoders::encode`], and passes on each slice when it is encoded. Returns the number of
     /// points, or of pixels with depth, of the best encoding.
     pub(super) fn encode_slices(
         &mut self,
@@ -170,8 +171,8 @@ impl Encoders {
         let Some(small) = &mut self.small else {
             return self.best.encode(&frame, 0, target, pose, slices);
         };
-        // The small one follows, so that the best one is not later for it. It has its share of what the best
-        // one takes, which may be less than the target.
+        // The small encoding follows, so that it does not delay the best one. Its size is a share of that of
+        // the best one, which may be less than the target.
         let of_best = ByteSize((target.0 as f64 * (1.0 - SMALL)) as u64);
         let taken = AtomicUsize::new(0);
         let counted = |slice: TrackSlice| {
@@ -252,7 +253,7 @@ impl Tracks {
         (1..=self.count()).map(move |number| format!("{prefix} {number}"))
     }
 
-    /// Returns the number of layers that the encoders make.
+    /// Returns the number of layers of the encoders.
     fn layers(&self) -> u8 {
         match self {
             Tracks::Views(cameras) => cameras.first().map_or(1, |(encoder, _)| encoder.layers()),
@@ -321,7 +322,7 @@ fn encode_views(
     all
 }
 
-/// Encodes a cloud as a pose sees it. Returns the number of points.
+/// Encodes a cloud for a pose. Returns the number of points.
 fn encode_cloud(
     encoder: &mut CloudEncoder,
     rate: &mut RateControl,
@@ -350,7 +351,7 @@ fn encode_cloud(
     cloud.len()
 }
 
-/// Hands over the slices of a track that `encode` makes. Returns their size.
+/// Passes on the slices of a track that `encode` makes. Returns their size.
 fn sliced(
     (alias, codec): (u32, Codec),
     slices: Slices<'_>,

@@ -1,4 +1,4 @@
-//! The thread that has the socket: sessions, pacing, reports.
+//! The thread that serves the socket: sessions, pacing, reports.
 
 use super::PushConfig;
 use super::broadcast::Broadcast;
@@ -33,14 +33,14 @@ use std::time::Duration;
 /// The time between two lines of statistics, and between two updates of the metrics.
 const STATS_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The longest time between two looks at the secret, which the controller may have replaced.
+/// The longest time between two checks whether the controller has replaced the secret.
 const SECRET_POLL: Duration = Duration::from_secs(1);
 
 /// The number of datagrams that are sent before messages of viewers are read.
 const DATAGRAMS_OF_A_TURN: u32 = 64;
 
-/// The longest time between two attempts to send while the kernel's buffer is full, and the time for which
-/// the last datagrams of a session are tried.
+/// The longest time between two attempts to send while the kernel's buffer is full, and the time after
+/// which attempts to send the last datagrams of a session end.
 const FULL_BUFFER_POLL: Duration = Duration::from_millis(5);
 const LAST_DATAGRAMS: Duration = Duration::from_millis(100);
 
@@ -55,7 +55,7 @@ pub(super) struct Network {
     /// The kinds of errors of sending that have occurred.
     send_errors: Kinds,
     camera: Receiver<Message>,
-    /// The number of frames that the camera has begun and that were not taken as a whole.
+    /// The number of frames that the camera has begun and that were not processed completely.
     waiting: Arc<AtomicUsize>,
     demand: Arc<Mutex<Demand>>,
     captured: Arc<Mutex<Captured>>,
@@ -95,7 +95,7 @@ impl Network {
         })
     }
 
-    /// Returns the camera's way to this thread.
+    /// Returns the camera's channel to this thread.
     pub(super) fn sender(&self, messages: Sender<Message>) -> ToNetwork {
         ToNetwork {
             demand: Arc::clone(&self.demand),
@@ -106,7 +106,7 @@ impl Network {
         }
     }
 
-    /// Runs until the camera has ended, and the camera until this has. Also returns what ended it, or the
+    /// Runs until the camera has ended. The camera ends with it. Also returns the error that ended it, or the
     /// table of statistics, too early.
     pub(super) fn run(mut self) -> (Sent, Vec<anyhow::Error>) {
         udp::wake_precisely();
@@ -134,7 +134,7 @@ impl Network {
         Ok(())
     }
 
-    /// Publishes what the camera has. Returns `false` after the last frame.
+    /// Publishes the slices of the camera. Returns `false` after the last frame.
     fn take_frames(&mut self) -> anyhow::Result<bool> {
         loop {
             match self.camera.try_recv() {
@@ -181,7 +181,7 @@ impl Network {
             .context("a frame cannot be sent")
     }
 
-    /// Begins again under a new secret, if the controller has replaced it. Viewers who may have it ask for
+    /// Starts a new publication if the controller has replaced the secret. Viewers that have the new one request
     /// new sessions.
     fn take_secret(&mut self) -> anyhow::Result<()> {
         let Some(next) = self.broadcast.poll_replaced()? else {
@@ -189,7 +189,7 @@ impl Network {
         };
         self.end_sessions(Goodbye::Revoked);
         self.report.sessions_before += self.publication.host_stats();
-        // Of a frame that has begun, nothing is sent under the new secret.
+        // The rest of a frame that has begun is not sent under the new secret.
         self.publication = next;
         Ok(())
     }
@@ -200,7 +200,7 @@ impl Network {
         self.publication.close(reason);
         let until = self.clock.now() + LAST_DATAGRAMS;
         while !self.transmit() && self.clock.now() < until {
-            // Without room it is tried again.
+            // If the buffer is full, it is retried.
             let _ = self.wait(false);
         }
     }
@@ -224,12 +224,12 @@ impl Network {
             }
             taken.is_ok()
         });
-        // The network may say that a viewer has gone.
+        // An ICMP error tells that a viewer is unreachable.
         udp::unless_of_a_peer(received).context("cannot receive")?;
         self.take_departures()
     }
 
-    /// Tells the publication when datagrams really left.
+    /// Tells the publication the actual departures of datagrams.
     fn take_departures(&mut self) -> anyhow::Result<()> {
         let left = |socket: &mut UdpSocket| socket.next_left().context("cannot read time stamps");
         while let Some(Left { to, planned, left }) = left(&mut self.socket)? {
@@ -240,7 +240,7 @@ impl Network {
         Ok(())
     }
 
-    /// Sends what leaves now, up to a bound. Returns whether that was all.
+    /// Sends the datagrams that are due, up to a maximum number. Returns whether those were all.
     fn transmit(&mut self) -> bool {
         for _ in 0..DATAGRAMS_OF_A_TURN {
             let next = || self.publication.poll_transmit(self.clock.now());
@@ -250,12 +250,12 @@ impl Network {
             match self.send(&outgoing) {
                 Ok(()) => self.report.datagrams += 1,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    // What the kernel holds for one viewer fills the buffer of all. Nothing is lost.
+                    // Datagrams that the kernel holds for one viewer fill the buffer of all. None is lost.
                     self.unsent = Some(outgoing);
                     return false;
                 }
                 Err(error) => {
-                    // It counts as lost, and is sent again while that is of use.
+                    // It counts as lost, and is sent again if it can arrive in time.
                     self.report.send_failures += 1;
                     let to = outgoing.to;
                     if self.send_errors.is_new(&error) {
@@ -270,7 +270,7 @@ impl Network {
         false
     }
 
-    /// Waits until something is to be done.
+    /// Waits for a datagram, a frame or a timeout.
     fn wait(&self, is_all_sent: bool) -> io::Result<()> {
         match (&self.unsent, is_all_sent) {
             (Some(_), _) => self.socket.wait_for_room(Some(FULL_BUFFER_POLL)),
@@ -329,7 +329,7 @@ impl Network {
         if let Some(stats) = &mut self.stats
             && let Err(error) = stats.write(now, &viewers)
         {
-            // A full disk ends no broadcast.
+            // The broadcast continues when the disk is full.
             tracing::error!("no further lines of --stats: {error:#}");
             self.stats = None;
             self.table_error = Some(error);
@@ -365,26 +365,26 @@ impl Network {
     }
 }
 
-/// Allows departure times at a socket. Returns whether the kernel takes them.
+/// Enables departure times at a socket. Returns whether the kernel accepts them.
 pub(super) fn allow_departure_times(socket: &mut UdpSocket) -> bool {
     let allowed = socket.allow_departure_times();
     if let Err(error) = &allowed {
-        let reason = format!("the kernel takes no departure times: {error}");
+        let reason = format!("the kernel accepts no departure times: {error}");
         tracing::info!(pacer = PROGRAM, reason, "pacer selected");
     }
     allowed.is_ok()
 }
 
-/// The pacer of the log lines that is the program itself.
+/// The name of the program itself as a pacer, in log lines.
 const PROGRAM: &str = "program";
 
-/// Returns who paces the packets to a viewer, and why.
+/// Returns the pacer of the packets to a viewer, and the reason.
 fn pacer(finding: DepartureFinding) -> (&'static str, &'static str) {
     match finding {
         DepartureFinding::Obeyed => ("kernel", "it obeyed their departure times"),
         DepartureFinding::Early => (PROGRAM, "the kernel did not obey their departure times"),
-        DepartureFinding::Late => (PROGRAM, "the kernel let them leave too late"),
-        DepartureFinding::Unstamped => (PROGRAM, "the kernel did not say when they left"),
+        DepartureFinding::Late => (PROGRAM, "the kernel sent them too late"),
+        DepartureFinding::Unstamped => (PROGRAM, "the kernel did not report when they left"),
     }
 }
 
@@ -395,7 +395,7 @@ fn advice(error: &io::Error) -> Option<&'static str> {
             "packets of media have up to 1228 bytes with IPv4, 1248 with IPv6: raise the MTU of the device",
         ),
         Errno::EPERM => Some("a packet filter of this machine forbids it"),
-        Errno::ENETUNREACH | Errno::EHOSTUNREACH => Some("see the routes of this machine"),
+        Errno::ENETUNREACH | Errno::EHOSTUNREACH => Some("check the routes of this machine"),
         _ => None,
     }
 }
@@ -475,7 +475,7 @@ mod tests {
             rig
         }
 
-        /// Exchanges what both ends have to say.
+        /// Exchanges the datagrams of both ends.
         fn turn(&mut self, layers: u8) {
             let Rig {
                 network,

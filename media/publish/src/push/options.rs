@@ -55,7 +55,7 @@ pub struct PushArgs {
     /// Highest rate of a viewer's flow, Mb/s
     #[arg(long, value_name = "MBPS", requires = "push", default_value_t = MAX_MBPS)]
     pub max_rate: f64,
-    /// Time from the capture of a frame after which it is of no use, milliseconds
+    /// Time from the capture of a frame after which it is no longer sent or shown, milliseconds
     #[arg(long, value_name = "MS", requires = "push", default_value_t = LIFETIME_MS,
         value_parser = clap::value_parser!(u16).range(20..=1000))]
     pub lifetime: u16,
@@ -104,7 +104,7 @@ pub struct PushConfig {
     pub fps: f64,
     /// The address on which to listen.
     pub listen: SocketAddr,
-    /// Where the secret of the broadcast comes from.
+    /// The source of the broadcast's secret.
     pub key: KeySource,
     /// The rates of a viewer's flow.
     pub bounds: Bounds,

@@ -8,9 +8,9 @@ use std::time::Duration;
 /// The counts of a run of [`PushPublisher`](super::PushPublisher).
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct PushReport {
-    /// Those of the camera.
+    /// The counts of the camera.
     pub captured: Captured,
-    /// Those of the network.
+    /// The counts of the network.
     pub sent: Sent,
 }
 
@@ -45,9 +45,9 @@ pub struct Captured {
     pub damaged: u64,
     /// Points that were left out because they are farther than 32.767 m or not finite.
     pub out_of_range: u64,
-    /// Frames that were encoded. None are while nobody watches.
+    /// Frames that were encoded. Without viewers, none are.
     pub encoded: u64,
-    /// Encoded frames that the network's thread had no time for.
+    /// Encoded frames that were dropped because the network's thread was busy.
     pub discarded: u64,
     /// The time that encoding took, in total and at most for a frame.
     pub encode_total: Duration,
@@ -64,7 +64,7 @@ pub struct Sent {
     pub viewers: u64,
     /// Datagrams that were sent.
     pub datagrams: u64,
-    /// Datagrams that the kernel did not take.
+    /// Datagrams that the kernel did not accept.
     pub send_failures: u64,
     /// Datagrams that are longer than any message of a viewer.
     pub too_long: u64,
@@ -80,7 +80,7 @@ pub struct Sent {
     pub marked_bytes: u64,
     /// The counts of the sessions.
     pub sessions: HostStats,
-    /// Those of the sessions under earlier secrets.
+    /// The counts of the sessions under earlier secrets.
     pub(super) sessions_before: HostStats,
 }
 
