@@ -10,7 +10,7 @@ pub struct Token(String);
 #[error("a token has 16 to 128 letters, digits, '.', '_', '~' or '-'")]
 pub struct InvalidToken;
 
-/// What a client asks for: the path and the query of its URL.
+/// The path and the query of a client's URL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Target<'a> {
     path: &'a str,
@@ -30,7 +30,7 @@ impl Token {
     fn is(&self, presented: &[u8]) -> bool {
         let expected = self.0.as_bytes();
         let pairs = expected.iter().zip(presented);
-        // All bytes are compared, so that the time says nothing about them.
+        // All bytes are compared, so that the time does not depend on them.
         let difference = pairs.fold(0, |difference, (a, b)| difference | (a ^ b));
         expected.len() == presented.len() && difference == 0
     }

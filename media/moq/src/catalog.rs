@@ -10,8 +10,8 @@ use std::collections::BTreeMap;
 pub struct Catalog {
     /// The version of this format: 1.
     pub version: u32,
-    /// The publisher's announcement with its authenticator (`docs/design/media.md`), hexadecimal. It says
-    /// what the names below say, and a viewer believes only it.
+    /// The publisher's announcement with its authenticator (`docs/design/media.md`), hexadecimal. It has
+    /// the same tracks as the fields below, and is the only part that a viewer trusts.
     pub announcement: String,
     /// The relays between the publisher and the server, the publisher's neighbour first: the random number
     /// of each, 16 hexadecimal digits.
@@ -19,7 +19,7 @@ pub struct Catalog {
     pub relays: Vec<String>,
     /// The tracks.
     pub tracks: Vec<CatalogTrack>,
-    /// The authenticator of all that a relay acts on, under a key from the access secret, hexadecimal.
+    /// The authenticator of all fields that a relay uses, under a key from the access secret, hexadecimal.
     #[serde(default)]
     pub authenticator: String,
 }
@@ -39,7 +39,7 @@ pub struct CatalogTrack {
     pub layers: Vec<String>,
 }
 
-/// What a catalog says of a broadcast.
+/// The content of a catalog.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Contents {
     /// The publisher's announcement with its authenticator.
@@ -56,10 +56,10 @@ pub enum CatalogError {
     /// It has more than [`Catalog::MAX`] bytes.
     #[error("the catalog is too long")]
     TooLong,
-    /// It is not of this format, or its announcement is not.
+    /// Its format, or that of its announcement, is not valid.
     #[error("the catalog is not valid")]
     Invalid,
-    /// Its authenticator is not of a holder of the access secret.
+    /// Its authenticator was not made by a holder of the access secret.
     #[error("the catalog is not from a holder of the secret")]
     Forged,
 }
@@ -97,7 +97,7 @@ impl Catalog {
         Some(catalog)
     }
 
-    /// Returns what a catalog says if a holder of the access secret made it.
+    /// Returns the content of a catalog if a holder of the access secret made it.
     ///
     /// # Errors
     /// If it is not valid, or forged.

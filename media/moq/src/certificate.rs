@@ -15,10 +15,10 @@ use time::OffsetDateTime;
 /// fingerprint if it is valid for at most 14 days.
 const VALIDITY: time::Duration = time::Duration::days(13);
 
-/// The time after which another one is made.
+/// The time after which a certificate is replaced.
 const RENEWAL: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// The shortest time between two attempts to make another one.
+/// The shortest time between two attempts to replace it.
 pub(crate) const RENEW_AGAIN: Duration = Duration::from_secs(60);
 
 /// The tolerated difference of clocks.
@@ -30,13 +30,13 @@ const IDLE: Duration = Duration::from_secs(10);
 /// The pause between packets that keep a session.
 const KEEP_ALIVE: Duration = Duration::from_secs(3);
 
-/// The bytes of a session that may wait to be sent or acknowledged: 90 Mb/s for 300 ms.
+/// The maximum number of unacknowledged bytes of a session: 90 Mb/s for 300 ms.
 const SEND_WINDOW: u64 = 4 << 20;
 
-/// The bytes of a session that may wait to be read: requests only.
+/// The maximum number of unread bytes of a session: requests only.
 pub(crate) const RECEIVE_WINDOW: u32 = 1 << 20;
 
-/// The bytes of a source that may wait to be read: 90 Mb/s for 300 ms.
+/// The maximum number of unread bytes of a source: 90 Mb/s for 300 ms.
 pub(crate) const SOURCE_WINDOW: u32 = 4 << 20;
 
 /// The streams that a client may have open: two requests for each track.

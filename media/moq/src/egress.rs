@@ -11,10 +11,10 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-/// The objects of a broadcast on their way to the subscribers of a [`Server`](crate::Server).
+/// The objects of a broadcast for the subscribers of a [`Server`](crate::Server).
 ///
 /// Its methods do not wait. Objects are kept for as many bytes and as long as the server's configuration
-/// says, and each subscriber takes them from there.
+/// allows, and each subscriber receives them from there.
 pub struct Egress {
     origin: origin::Producer,
     name: String,
@@ -23,7 +23,7 @@ pub struct Egress {
     stats: EgressStats,
 }
 
-/// The tracks, which stay when a publisher starts again, and so do the subscriptions.
+/// The tracks, which remain when a publisher restarts, as do the subscriptions.
 struct OnAir {
     broadcast: broadcast::Producer,
     catalog: Catalog,
@@ -43,16 +43,16 @@ struct Group {
     producer: group::Producer,
     began: Instant,
     objects: u32,
-    /// The number of objects of the group, once the last one has come.
+    /// The number of objects of the group, once the last one has arrived.
     count: Option<u32>,
 }
 
 /// Counts of an [`Egress`], in objects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct EgressStats {
-    /// Objects that subscribers can have taken.
+    /// Objects that were offered to subscribers.
     pub objects: u64,
-    /// Objects that came after their group had ended.
+    /// Objects that arrived after their group had ended.
     pub late: u64,
     /// Objects of groups with more objects or bytes than a group may have.
     pub too_long: u64,
@@ -66,8 +66,8 @@ enum Drop {
     TooLong,
 }
 
-/// The time after its first object for which a group is kept open, if its last object does not come.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// The time after its first object for which a group is kept open, if its last object does not arrive.
+const OPEN_FOR: Duration = Duration::from_secs(1);
 
 /// The number of groups of a track that are kept open, whatever a publisher sends: those of a second at 240 frames/s.
 const MAX_OPEN: usize = 256;
@@ -89,7 +89,7 @@ impl Egress {
         }
     }
 
-    /// Announces a publisher. Nothing changes if all of it is as before.
+    /// Announces a publisher. Has no effect if the announcement has not changed.
     pub fn announce(&mut self, contents: &Contents, access: &AccessSecret) {
         let announcement = parse(&contents.announced);
         let catalog = Catalog::new(contents, access);
@@ -169,7 +169,7 @@ impl Egress {
 }
 
 impl OnAir {
-    /// Has the tracks that a publisher announces.
+    /// Creates the tracks that a publisher announces.
     fn set_tracks(
         &mut self,
         announcement: &Announcement,
@@ -223,7 +223,7 @@ impl Track {
         }
     }
 
-    /// Begins with a publisher's group 0. Sequence numbers go on rising, because subscribers drop what is
+    /// Begins with a publisher's group 0. Sequence numbers continue to rise, because subscribers drop groups
     /// below the newest ones: they begin at the start of the publisher in milliseconds, and there are fewer
     /// than 1000 groups in a second.
     fn restart(&mut self, started_unix_millis: u64) {
@@ -261,7 +261,7 @@ impl Track {
         if group.count == Some(group.objects) {
             self.finish(id.group);
         }
-        // The cache takes a group away from those who are behind, but not the newest one.
+        // The cache drops a group for subscribers that are behind, except the newest one.
         written.map_err(|error| match error {
             Error::GroupTooLarge | Error::FrameTooLarge => Drop::TooLong,
             _ => Drop::Late,
@@ -269,7 +269,7 @@ impl Track {
     }
 
     fn finish_old(&mut self, now: Instant) {
-        let old = |group: &Group| now.saturating_since(group.began) > PATIENCE;
+        let old = |group: &Group| now.saturating_since(group.began) > OPEN_FOR;
         let groups = self.open.iter().filter(|(_, group)| old(group));
         let groups: Vec<u32> = groups.map(|(number, _)| *number).collect();
         for number in groups {
@@ -295,7 +295,7 @@ impl Track {
 
     fn finish(&mut self, number: u32) {
         if let Some(group) = self.open.remove(&number) {
-            // It has ended otherwise if the cache has taken it away.
+            // The group has ended if the cache has dropped it.
             let _ = group.producer.finish();
         }
     }

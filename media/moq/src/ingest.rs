@@ -1,4 +1,4 @@
-//! Takes a broadcast from another server of MoQ, or from a publisher that connects, and sends its packets to
+//! Receives a broadcast from another server of MoQ, or from a publisher that connects, and sends its packets to
 //! the relay as a publisher's host does.
 
 mod client;
@@ -31,7 +31,7 @@ use tokio::time::{sleep, sleep_until, timeout};
 /// The settings of an [`Ingest`].
 #[derive(Debug)]
 pub struct IngestConfig {
-    /// Where the broadcast comes from.
+    /// The source of the broadcast.
     pub from: IngestSource,
     /// The secret that sessions of the broadcast are opened with.
     pub access: AccessSecret,
@@ -41,10 +41,10 @@ pub struct IngestConfig {
     pub seed: Seed,
 }
 
-/// Where a broadcast comes from.
+/// The source of a broadcast.
 #[derive(Debug)]
 pub enum IngestSource {
-    /// A server, which is asked for it.
+    /// A server, of which it is requested.
     Server {
         /// Where it is.
         url: SourceUrl,
@@ -57,7 +57,7 @@ pub enum IngestSource {
     Publisher(Config),
 }
 
-/// A broadcast that is taken over MoQ, at the address of a publisher's host. It ends when it is dropped.
+/// A broadcast that is received over MoQ, at the address of a publisher's host. It ends when it is dropped.
 pub struct Ingest {
     address: SocketAddr,
     shared: Arc<Shared>,
@@ -82,21 +82,21 @@ pub struct IngestStats {
     pub packets: u64,
     /// Packets that did not reach the relay's socket.
     pub lost_packets: u64,
-    /// Datagrams that are not of the relay.
+    /// Datagrams of other senders than the relay.
     pub refused_datagrams: u64,
     /// Catalogs that were not valid.
     pub catalog_invalid: u64,
-    /// Catalogs without the right authenticator.
+    /// Catalogs with a wrong authenticator.
     pub catalog_forged: u64,
     /// Catalogs that were too long.
     pub catalog_too_long: u64,
-    /// Objects that are not the packets of one object.
+    /// Objects that are no valid sequence of the packets of one object.
     pub invalid: u64,
-    /// Objects of another track than the one that they came in.
+    /// Objects of another track than the one in which they arrived.
     pub wrong_track: u64,
     /// Objects, or packets of objects, that were too long.
     pub too_long: u64,
-    /// Objects of which the rest did not come.
+    /// Objects that were not received completely.
     pub incomplete: u64,
     /// Groups that were given up because too many of their track were open.
     pub too_many: u64,
@@ -104,7 +104,7 @@ pub struct IngestStats {
     pub late: u64,
     /// Objects for which there was no room.
     pub full: u64,
-    /// Objects of a publisher that has started again since.
+    /// Objects of a publisher that has restarted.
     pub stale: u64,
 }
 
@@ -117,21 +117,21 @@ struct Shared {
 /// The bytes of objects that are kept until they are read.
 const CACHE: u64 = 32 << 20;
 
-/// The number of objects that are handed over before their reader waits.
+/// The maximum number of objects in the queue of their reader.
 const TAKEN: usize = 64;
 
 /// The pause before the first attempts to connect again, and the longest one.
 const PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(8);
 
-/// The time after which a session has not failed at once.
+/// The time after which a session counts as established.
 const LASTING: Duration = Duration::from_secs(5);
 
 /// The time within which the relay is told that the ingest ends.
 const CLOSING: Duration = Duration::from_millis(100);
 
 impl Ingest {
-    /// Opens a socket on the loopback interface, at which the relay asks for the broadcast, and starts a
+    /// Opens a socket on the loopback interface, at which the relay requests the broadcast, and starts a
     /// thread.
     ///
     /// # Errors
@@ -209,7 +209,7 @@ impl Ingest {
         })
     }
 
-    /// Returns the address at which the relay asks for the broadcast.
+    /// Returns the address at which the relay requests the broadcast.
     pub const fn address(&self) -> SocketAddr {
         self.address
     }
@@ -288,7 +288,7 @@ fn scoped(origin: &origin::Producer, name: &str) -> Result<origin::Producer, Ope
     scoped.map_err(|_| invalid())
 }
 
-/// Where a broadcast comes from, with what that needs.
+/// The source of a broadcast, with its resources.
 enum Input {
     Server {
         url: SourceUrl,
@@ -333,7 +333,7 @@ impl Input {
 }
 
 impl Reader {
-    /// Connects to a server, again and again.
+    /// Connects to a server, and reconnects when the session ends.
     async fn take_from(&mut self, url: &SourceUrl, name: &str, trust: &Trust) {
         let mut pause = PAUSE;
         let mut before = String::new();
@@ -346,7 +346,7 @@ impl Reader {
                 pause = PAUSE;
             }
             if pause == PAUSE || ended != before {
-                tracing::warn!(source = %url, "no MoQ session: {ended:#}; trying again until it works");
+                tracing::warn!(source = %url, "no MoQ session: {ended:#}; retrying until it works");
             }
             before = ended;
             sleep(pause).await;
@@ -354,7 +354,7 @@ impl Reader {
         }
     }
 
-    /// Takes the broadcast in one session. Returns how it ended.
+    /// Receives the broadcast in one session. Returns the reason for its end.
     async fn take_session(&mut self, url: &SourceUrl, name: &str, trust: &Trust) -> String {
         let (origin, driver) = origin();
         let origins = AbortOnDrop(tokio::spawn(moq_net::time::run(driver)).abort_handle());
@@ -389,7 +389,7 @@ impl Reader {
         ended
     }
 
-    /// Takes the broadcast until it ends, or the secret changes.
+    /// Receives the broadcast until it ends, or the secret changes.
     async fn take(&mut self, consumer: &origin::Consumer, name: &str) {
         let Ok(broadcast) = consumer.routed_broadcast(Path::new(name)).await else {
             return;
@@ -423,7 +423,7 @@ fn chain(error: &dyn std::error::Error) -> String {
     causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }
 
-/// The socket at which the relay asks for the broadcast.
+/// The socket at which the relay requests the broadcast.
 struct Local {
     socket: UdpSocket,
     feed: Feed,
@@ -449,7 +449,7 @@ impl Local {
                     None => break,
                 },
                 received = self.socket.recv_from(&mut buffer) => {
-                    // An error is one of a relay that has gone.
+                    // An error tells that the relay has left.
                     if let Ok((length, from)) = received {
                         self.handle_datagram(from, &buffer[..length]);
                     }
@@ -503,11 +503,11 @@ impl Local {
         }
     }
 
-    /// Sends what there is room for. The kernel's relay does its work meanwhile, so that the next packet
-    /// leaves when it has sent the one before to all viewers.
+    /// Sends as many packets as there is room for. The kernel forwards each packet during the call, so that
+    /// the next one leaves when the previous one was sent to all viewers.
     async fn transmit(&mut self) {
         while let Some((to, datagram)) = self.feed.poll_transmit(self.now()) {
-            // The relay says what it has not received.
+            // The relay reports the packets that it has not received.
             let _: io::Result<usize> = self.socket.send_to(&datagram, to).await;
         }
         let FeedStats {

@@ -1,9 +1,9 @@
 //! Media over QUIC: the tracks of a broadcast for browsers (WebTransport) and other implementations (QUIC),
-//! beside a relay's own protocol. `docs/design/moq.md` says what tracks, groups and objects are there.
+//! beside a relay's own protocol. `docs/design/moq.md` describes the tracks, groups and objects.
 //!
 //! A [`Server`] has the sockets and the sessions, in a thread of its own. An [`Egress`] is given the objects
-//! as they become whole; what a subscriber has not taken when newer groups come is dropped for it. An
-//! [`Ingest`] takes a broadcast from another server, or from a publisher that connects.
+//! as they become whole; groups that a subscriber has not received when newer ones begin are dropped for it. An
+//! [`Ingest`] receives a broadcast from another server, or from a publisher that connects.
 //!
 //! ```
 //! use hawser_moq::{Config, Server};

@@ -28,11 +28,11 @@ pub struct Config {
     pub name: String,
     /// The certificate; `None`: one that no authority has signed, and that is replaced every week.
     pub identity: Option<Identity>,
-    /// What clients have to present; `None`: nothing.
+    /// The token that clients have to present; `None`: none.
     pub token: Option<Token>,
     /// The maximum number of sessions.
     pub sessions: usize,
-    /// The number of bytes of objects that are kept. The newest group of each track comes on top.
+    /// The number of bytes of objects that are kept, besides the newest group of each track.
     pub cache_bytes: u64,
     /// The time for which objects are kept.
     pub cache_age: Duration,
@@ -51,24 +51,24 @@ pub struct Server {
 pub struct ServerStats {
     /// Sessions at present.
     pub sessions: u64,
-    /// Groups, with catalogs, that sessions were to be sent. Those that are in no other count wait, or were
+    /// Groups, with catalogs, that were offered to sessions. Those that are in no other count wait, or were
     /// given up before they began.
     pub offered_groups: u64,
     /// Groups that were sent to their end.
     pub sent_groups: u64,
-    /// Groups that were given up after they had begun, because newer ones had come or the client left.
+    /// Groups that were given up after they had begun, because newer ones had begun or the client left.
     pub cut_groups: u64,
     /// Groups that a session was not offered because it was behind.
     pub stale_groups: u64,
-    /// Bytes of the objects that sessions were to be sent.
+    /// Bytes of the objects that were offered to sessions.
     pub offered_bytes: u64,
     /// Bytes of objects that are kept for sessions.
     pub cached_bytes: u64,
-    /// Clients that were refused because there were as many as there may be, in all or of their network.
+    /// Clients that were refused because of the maximum number of sessions, in total or of their network.
     pub full: u64,
     /// Clients that were refused because too many handshakes, of all or of their source, were in progress.
     pub handshakes: u64,
-    /// Clients that asked for another path than the root.
+    /// Clients that requested another path than the root.
     pub wrong_path: u64,
     /// Clients without the right token.
     pub unauthorised: u64,
@@ -96,7 +96,7 @@ pub enum OpenError {
     Thread(#[source] io::Error),
 }
 
-/// What the thread and its owner share.
+/// The state that the thread and its owner share.
 pub(crate) struct Shared {
     fingerprint: Mutex<String>,
     registry: stats::Registry,
@@ -109,7 +109,7 @@ pub(crate) struct Shared {
     failed: AtomicU64,
 }
 
-/// A socket, and what becomes of those who connect to it.
+/// A socket, and the admission of clients that connect to it.
 pub(crate) struct Listener {
     endpoint: noq::Endpoint,
     pub(crate) local: SocketAddr,
@@ -118,7 +118,7 @@ pub(crate) struct Listener {
     admission: Arc<Admission>,
 }
 
-/// What sessions are made with.
+/// The resources for new sessions.
 struct Admission {
     server: moq_net::Server,
     protocols: Vec<&'static str>,
@@ -262,8 +262,8 @@ fn alpns(protocols: &[&'static str]) -> Vec<Vec<u8>> {
 }
 
 impl Listener {
-    /// Opens the socket, in a runtime. `sessions` says what is served to clients and taken from them, and
-    /// `window` how many bytes a client can have sent that are not read.
+    /// Opens the socket, in a runtime. `sessions` defines the broadcasts that clients receive and publish, and
+    /// `window` is the maximum number of unread bytes of a client.
     pub(crate) fn open(
         config: Config,
         sessions: moq_net::Server,
@@ -329,7 +329,7 @@ impl Listener {
                 }
                 incoming = self.endpoint.accept() => {
                     let Some(incoming) = incoming else { break };
-                    // Who has not shown that it receives at its address takes no place.
+                    // An unverified address takes no place.
                     if !incoming.remote_address_validated() {
                         let _ = incoming.retry();
                         continue;
@@ -483,7 +483,7 @@ impl Shared {
     }
 
     pub(crate) fn stats(&self) -> ServerStats {
-        // Forgets the details of what has ended, and keeps its sums.
+        // Removes sessions that have ended, and keeps their sums.
         self.registry.report(&mut stats::Report::default());
         let snapshot = self.registry.snapshot();
         let sessions = snapshot.sessions().iter().map(|(_, s)| s.active()).sum();
@@ -520,7 +520,7 @@ impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Refusal::Full => {
-                f.write_str("there are as many sessions as there may be, in all or of its network")
+                f.write_str("the maximum number of sessions is reached, in total or of its network")
             }
             Refusal::Denied(Denied::Path) => f.write_str("the path is not the root"),
             Refusal::Denied(Denied::Token) => f.write_str("the token is missing or wrong"),

@@ -24,7 +24,7 @@ use web_transport_proto::{error_from_http3, error_to_http3};
 /// dropped.
 pub struct Transport {
     connection: noq::Connection,
-    /// What WebTransport puts around streams and datagrams.
+    /// The headers of WebTransport for streams and datagrams.
     http: Option<Arc<Http>>,
     protocol: Arc<str>,
     groups: Option<Arc<Groups>>,
@@ -394,7 +394,7 @@ impl poll::SendStream for SendStream {
     }
 
     fn set_priority(&mut self, order: u8) {
-        // It fails for a stream that has ended, which needs none.
+        // It fails for a stream that has ended, which needs no priority.
         let _ = self.stream.set_priority(order.into());
     }
 

@@ -100,7 +100,7 @@ async fn subscriptions_go_on_when_the_publisher_starts_again() {
     egress.publish(&publisher.object(5, 0, b"of the first incarnation"));
     next(&mut track).await.unwrap();
 
-    // It starts again, and its numbers begin again.
+    // It restarts, and its numbers begin again.
     let mut publisher = Publisher::new(2);
     publisher.announce(&mut egress, 0);
     let mut opener = Opener::new(&secret(), &next_catalog().await);

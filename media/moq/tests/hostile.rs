@@ -177,7 +177,7 @@ async fn silent_handshakes_of_a_source_shut_out_nobody_else() {
     assert_eq!(server.stats().full, 0);
 }
 
-/// Passes on to a server what comes, and nothing back, as if the address of the sender were forged.
+/// Forwards datagrams to a server, and none back, as if the address of the sender were forged.
 fn one_way(server: SocketAddr) -> SocketAddr {
     let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     let address = socket.local_addr().unwrap();
@@ -224,7 +224,7 @@ async fn a_stream_without_a_header_is_kept_and_holds_up_nobody() {
     let (server, mut egress) = open(|_| {});
     Publisher::new(1).announce(&mut egress, 0);
     let (address, fingerprint) = (server.local_address(), server.fingerprint());
-    // Its set-up comes in a later stream.
+    // Its set-up is in a later stream.
     let lite = version("moq-lite-05");
     let client = Client::connect(address, &fingerprint, Over::WebTransport, lite, "/");
     let client = client.await.unwrap();

@@ -220,7 +220,7 @@ async fn catalogs_that_are_not_right_are_refused_and_counted() {
     watching
         .until(|_| ingest.stats().catalog_too_long == 1)
         .await;
-    // One who does not have the secret.
+    // A viewer without the secret.
     let other = TrackSecret::new([0x22; 32]).access();
     let forged = Catalog::new(&publisher.contents(0), &other).unwrap();
     source.write(CATALOG, 3, serde_json::to_vec(&forged).unwrap());
@@ -257,7 +257,7 @@ async fn objects_that_are_not_right_are_refused_and_counted_and_others_arrive() 
     // A number that cannot be.
     source.write(&base, 5, payload(&publisher.object(50, 0, b"group 50")));
     watching.until(|_| ingest.stats().invalid == 3).await;
-    // Nobody asks for it.
+    // No viewer requests it.
     source.write(
         "8/0",
         1,

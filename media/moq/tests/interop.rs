@@ -25,8 +25,8 @@ use tokio::sync::watch;
 
 const TOKEN: &str = "0123456789abcdef";
 
-/// The time within which a program has to do what it is asked for.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// The time within which a program has to respond.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A program that ends with the test, and its files.
 struct Running {
@@ -66,7 +66,7 @@ fn open_with_token() -> (Server, Egress) {
     open(|config| config.token = Some(TOKEN.parse().unwrap()))
 }
 
-/// Returns a port at which nobody listens.
+/// Returns a free port.
 fn free_port() -> u16 {
     let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     socket.local_addr().unwrap().port()
@@ -135,7 +135,7 @@ async fn fetch(server: SocketAddr, fingerprint: &str, target: &str, track: &str)
         .args(["--connect", &url, "--connect-tls-fingerprint", fingerprint])
         .args(["--broadcast", NAME, "fetch", track]);
     let fetched = tokio::task::spawn_blocking(move || command.output().expect("moq"));
-    let fetched = tokio::time::timeout(PATIENCE, fetched).await;
+    let fetched = tokio::time::timeout(TIMEOUT, fetched).await;
     let fetched = fetched.unwrap().unwrap();
     let log = String::from_utf8_lossy(&fetched.stderr);
     assert!(fetched.status.success(), "{log}");
@@ -274,7 +274,7 @@ async fn a_browser_takes_a_broadcast_and_publishes_it() {
         program: browser,
         _files: profile,
     };
-    let first = tokio::time::timeout(PATIENCE, told.wait_for(|told| !told.is_null())).await;
+    let first = tokio::time::timeout(TIMEOUT, told.wait_for(|told| !told.is_null())).await;
     let first = first.unwrap().unwrap().clone();
     let stats = server.stats();
     assert_eq!(
@@ -294,7 +294,7 @@ async fn a_browser_takes_a_broadcast_and_publishes_it() {
             .zip(count(1))
             .is_some_and(|(base, higher)| base + higher >= 200)
     };
-    let told = tokio::time::timeout(PATIENCE, told.wait_for(counted)).await;
+    let told = tokio::time::timeout(TIMEOUT, told.wait_for(counted)).await;
     let told = told.unwrap().unwrap().clone();
     println!(
         "{groups} frames of two layers: {told}\n{:?}",

@@ -41,7 +41,7 @@ pub(crate) enum ConnectError {
     Connection(#[from] noq::ConnectionError),
     #[error(transparent)]
     Transport(#[from] TransportError),
-    #[error("the server has none of the versions of MoQ that are spoken here")]
+    #[error("the server supports none of the supported versions of MoQ")]
     Version,
     #[error("the server refuses the session")]
     Session(#[from] moq_net::Error),
@@ -73,7 +73,7 @@ impl SourceUrl {
 
     fn host(&self) -> &str {
         let host = self.0.host_str().unwrap_or_default();
-        // Those of IPv6 are in brackets.
+        // IPv6 addresses are in brackets.
         host.trim_matches(['[', ']'])
     }
 
@@ -134,7 +134,7 @@ impl fmt::Debug for SourceUrl {
     }
 }
 
-/// Connects to the first address of the server that answers. What it announces comes into the origin.
+/// Connects to the first address of the server that answers. Its announcements are added to the origin.
 pub(super) async fn connect(
     url: &SourceUrl,
     trust: &Trust,

@@ -1,4 +1,4 @@
-//! A source's objects on their way to the relay: the publisher's end of a session with it, without clock and
+//! The queue of a source's objects for the relay: the publisher's end of a session with it, without clock and
 //! socket.
 
 mod clock;
@@ -35,7 +35,7 @@ pub(crate) struct FeedConfig {
 pub(crate) struct Feed {
     config: FeedConfig,
     on_air: Option<OnAir>,
-    /// When the source went away, if it did.
+    /// The time at which the source disconnected, if it did.
     gone: Option<Instant>,
     queue: Queue,
     clock: PublisherClock,
@@ -44,7 +44,7 @@ pub(crate) struct Feed {
     hosts: u64,
     /// The datagrams of the object that is being sent.
     packets: VecDeque<Vec<u8>>,
-    /// What hosts that have ended had to say.
+    /// The last messages of hosts that have ended.
     messages: BoundedQueue<(SocketAddr, Vec<u8>)>,
     stats: FeedStats,
 }
@@ -56,15 +56,15 @@ pub(crate) struct FeedStats {
     pub(crate) objects: u64,
     /// Packets that were sent.
     pub(crate) packets: u64,
-    /// Packets of which the relay has said nothing in time.
+    /// Packets that the relay has not reported in time.
     pub(crate) lost: u64,
     /// Objects that waited too long: for the session, for the catalog of their publisher, or for room.
     pub(crate) late: u64,
     /// Objects for which there was no room.
     pub(crate) full: u64,
-    /// Objects of a publisher that has started again since.
+    /// Objects of a publisher that has restarted.
     pub(crate) stale: u64,
-    /// Datagrams of others than the relay.
+    /// Datagrams of other senders than the relay.
     pub(crate) refused: u64,
 }
 
@@ -82,7 +82,7 @@ struct Session {
     address: SocketAddr,
     clock: Clock,
     sent: u64,
-    /// Packets that the relay has reported, and those that it never will.
+    /// Packets that the relay has reported, and those that it will not report.
     accounted: u64,
     reported: u64,
     /// When the newest packet left, or the relay reported further ones.
@@ -96,10 +96,10 @@ const WINDOW: u64 = 64;
 /// The time after which packets that the relay has not reported are lost.
 const REPORTED_WITHIN: Duration = Duration::from_millis(250);
 
-/// The time between reports that the relay is asked for, besides those for many packets.
+/// The requested time between the relay's reports, besides those for many packets.
 const REPORT_INTERVAL_MS: NonZeroU8 = NonZeroU8::new(10).expect("not zero");
 
-/// The time after which the relay is told that the source is away.
+/// The time after which the relay is told that the source is disconnected.
 const GONE: Duration = Duration::from_secs(10);
 
 /// The bytes of messages of hosts that have ended.
@@ -124,7 +124,7 @@ impl Feed {
         }
     }
 
-    /// Takes what a verified catalog says.
+    /// Applies the content of a verified catalog.
     pub(crate) fn set_contents(&mut self, contents: Contents, access: &AccessSecret) {
         self.gone = None;
         let is_same = |on_air: &OnAir| on_air.contents.announced == contents.announced;
@@ -152,7 +152,7 @@ impl Feed {
         announcement: &Announcement,
         access: &AccessSecret,
     ) -> OnAir {
-        // Another host must not draw the same random numbers again, nor tag with the same key.
+        // Each host needs other random numbers and another hop key.
         self.hosts += 1;
         let mut hop_salt = self.config.hop_salt;
         for (byte, number) in hop_salt.iter_mut().zip(self.hosts.to_be_bytes()) {
@@ -178,7 +178,7 @@ impl Feed {
         }
     }
 
-    /// Takes a payload of the track with a layer, and the sequence number of its group.
+    /// Adds a payload of the track with a layer, and the sequence number of its group.
     ///
     /// # Errors
     /// If it is not an object of that layer.
@@ -199,7 +199,7 @@ impl Feed {
         self.queue.forget_sequences();
     }
 
-    /// Says that the source has gone away. The relay is told if it does not come back.
+    /// Records that the source has disconnected. The relay is told if it does not reconnect.
     pub(crate) fn end_source(&mut self, now: Instant) {
         self.gone.get_or_insert(now);
     }
@@ -207,7 +207,7 @@ impl Feed {
     /// Takes a datagram of the relay.
     ///
     /// # Errors
-    /// If it is not a message of one who has the secret.
+    /// If it is not a message of a holder of the secret.
     pub(crate) fn handle_datagram(
         &mut self,
         now: Instant,
@@ -333,7 +333,7 @@ impl Feed {
         if let Some(mut on_air) = self.on_air.take() {
             on_air.host.close_all(reason);
             while let Some(message) = on_air.host.poll_message() {
-                // One for which there is no room is as good as lost on the way.
+                // A message without room counts as lost.
                 let _ = self.messages.push(message);
             }
         }
@@ -365,7 +365,7 @@ impl Session {
 
     /// Returns the number of packets that the relay had not reported before.
     fn handle_report(&mut self, now: Instant, report: &Feedback) -> usize {
-        // An echo that cannot be right is of a message that was sent long ago.
+        // An impossible echo is of a message that was sent long ago.
         let _: Result<_, _> = self.clock.handle_stamp(now, &report.clock);
         let further = report.totals.packets.saturating_sub(self.reported);
         let further = further.min(self.in_flight());

@@ -1,4 +1,4 @@
-//! What is taken of a broadcast: its catalog, and the tracks of its layers.
+//! The parts of a broadcast that are received: its catalog, and the tracks of its layers.
 
 use crate::catalog::{Catalog, CatalogError, Contents, parse};
 use bytes::Bytes;
@@ -14,7 +14,7 @@ use tokio::sync::mpsc::Sender;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 
-/// What comes from a source.
+/// An event of a source.
 #[derive(Debug)]
 pub(super) enum Taken {
     /// Another session with the source has begun.
@@ -23,7 +23,7 @@ pub(super) enum Taken {
     Catalog(Contents),
     /// An object.
     Object {
-        /// Alias and layer of the track that it came in.
+        /// Alias and layer of the track in which it arrived.
         track: (u32, u8),
         /// The sequence number of its group.
         sequence: u64,
@@ -45,19 +45,19 @@ pub(super) struct SourceStats {
     pub(super) catalog_forged: u64,
     /// Objects longer than [`MAX_OBJECT`].
     pub(super) too_long: u64,
-    /// Objects of which the rest did not come.
+    /// Objects that were not received completely.
     pub(super) incomplete: u64,
     /// Groups that were given up because too many of their track were open.
     pub(super) too_many: u64,
 }
 
-/// Takes a broadcast for as long as it lasts.
+/// Receives a broadcast until it ends.
 pub(super) struct Source {
     broadcast: broadcast::Consumer,
     access: AccessSecret,
     taken: Sender<Taken>,
     stats: Arc<Mutex<SourceStats>>,
-    /// The tracks that are taken, by alias and layer.
+    /// The tracks that are received, by alias and layer.
     tracks: BTreeMap<(u32, u8), AbortHandle>,
     tasks: JoinSet<()>,
 }
@@ -76,11 +76,11 @@ pub(super) const MAX_OBJECT: u64 = 8192 * DEFAULT_DATAGRAM as u64;
 /// The maximum number of groups of a track that are read at a time.
 const MAX_GROUPS: usize = 32;
 
-/// The time for which the rest of an object is waited for, and the age of the oldest groups that are asked
-/// for.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// The time after which an incomplete object is given up, and the age of the oldest groups that are
+/// requested.
+const OBJECT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The pause before a track is asked for again.
+/// The pause before a track is requested again.
 const PAUSE: Duration = Duration::from_millis(500);
 
 /// The priority of the catalog and of bases. In moq-net, higher ones are more urgent.
@@ -108,9 +108,9 @@ impl Source {
     pub(super) async fn take(mut self) -> Result<(), Error> {
         let mut catalogs = subscribe(&self.broadcast, CATALOG, CATALOG_PRIORITY).await?;
         while let Some(mut group) = catalogs.recv_group().await? {
-            // Others may follow one that is cut.
+            // Others may follow a truncated one.
             let Ok(Ok(Some(catalog))) =
-                timeout(PATIENCE, read(&mut group, Catalog::MAX as u64)).await
+                timeout(OBJECT_TIMEOUT, read(&mut group, Catalog::MAX as u64)).await
             else {
                 self.stats.lock().catalog_invalid += 1;
                 continue;
@@ -130,7 +130,7 @@ impl Source {
         Ok(())
     }
 
-    /// Takes the tracks of a catalog, and no others.
+    /// Receives the tracks of a catalog, and no others.
     async fn take_tracks(&mut self, contents: Contents) {
         let announcement = parse(&contents.announced);
         // It ends with the thread.
@@ -160,7 +160,7 @@ impl Source {
 }
 
 impl Track {
-    /// Takes it until the task is aborted.
+    /// Receives it until the task is aborted.
     async fn take(self, broadcast: broadcast::Consumer) {
         let (alias, layer) = self.id;
         let name = track_name(alias, layer);
@@ -170,7 +170,11 @@ impl Track {
                 Ok(track) => self.take_groups(track).await,
                 Err(error) => Err(error),
             };
-            tracing::debug!(track = name, ?outcome, "MoQ track ended; asking again");
+            tracing::debug!(
+                track = name,
+                ?outcome,
+                "MoQ track ended; requesting it again"
+            );
             sleep(PAUSE).await;
         }
     }
@@ -249,7 +253,7 @@ async fn read(group: &mut group::Consumer, max: u64) -> Result<Option<Read>, Err
     if frame.size > max {
         return Ok(Some(Read::TooLong));
     }
-    let whole = timeout(PATIENCE, frame.read_all()).await;
+    let whole = timeout(OBJECT_TIMEOUT, frame.read_all()).await;
     let whole = whole.unwrap_or(Err(Error::Timeout))?;
     Ok(Some(Read::Whole(whole)))
 }
@@ -261,6 +265,6 @@ async fn subscribe(
 ) -> Result<track::Subscriber, Error> {
     let subscription = track::Subscription::default()
         .with_priority(priority)
-        .with_max_age(PATIENCE);
+        .with_max_age(OBJECT_TIMEOUT);
     broadcast.track(name)?.subscribe(subscription).await
 }

@@ -1,4 +1,4 @@
-//! WebTransport over HTTP/3: one session that has the connection for itself.
+//! WebTransport over HTTP/3: one session for each connection.
 
 use super::{Transport, TransportError};
 use bytes::{Buf, Bytes, BytesMut};
@@ -18,7 +18,7 @@ use web_transport_proto::{
 /// The protocol (ALPN) of HTTP/3.
 pub(crate) const ALPN: &str = "h3";
 
-/// What a session of WebTransport puts around streams and datagrams.
+/// The headers of a WebTransport session for streams and datagrams.
 pub(super) struct Http {
     session: VarInt,
     uni_header: Vec<u8>,
@@ -37,7 +37,7 @@ pub(super) struct Http {
 /// The streams of one direction that a peer has opened for the session.
 type Streams = tokio::sync::Mutex<mpsc::Receiver<noq::RecvStream>>;
 
-/// A WebTransport session that a client asks for.
+/// A WebTransport session that a client requests.
 pub(crate) struct Asked {
     connection: noq::Connection,
     control: (noq::SendStream, noq::RecvStream),
@@ -97,7 +97,7 @@ impl Asked {
 }
 
 impl Transport {
-    /// Asks the server of a connection with the protocol `h3` for a session of WebTransport.
+    /// Requests a session of WebTransport from the server of a connection with the protocol `h3`.
     ///
     /// # Errors
     /// If it has none of the protocols, or refuses.
@@ -277,10 +277,11 @@ impl Drop for Http {
     }
 }
 
-/// Accepts streams of one direction until the connection is closed, and hands over those of the session.
+/// Accepts streams of one direction until the connection is closed, and passes on those of the session.
 ///
-/// Each is waited for by itself and for as long as it takes: a stream of QPACK is there as soon as a later stream
-/// is, but has no header before it is used. Those of HTTP/3 and QPACK must not be closed before the connection.
+/// Each stream is read by a task of its own without a time limit: a stream of QPACK is opened before a later
+/// stream, but has no header until it is used. Streams of HTTP/3 and QPACK must not be closed before the
+/// connection.
 async fn accept_streams(
     connection: noq::Connection,
     session: VarInt,
@@ -346,7 +347,7 @@ async fn read_capsules(
     connection.close(code(number), b"");
 }
 
-/// Writes the header of a stream before anything of lower priority.
+/// Writes the header of a stream, before data of lower priority.
 async fn begin(stream: &mut noq::SendStream, header: &[u8]) -> Result<(), TransportError> {
     let lost = |_| TransportError::StreamEnded;
     // They fail if the stream has ended, and so does writing.

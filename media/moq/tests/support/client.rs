@@ -189,7 +189,7 @@ fn quic(fingerprint: &str, over: Over, version: Version) -> noq::ClientConfig {
     config
 }
 
-/// Connects from a source and says nothing; returns none if the server refuses the connection.
+/// Connects from a source and sends nothing; returns none if the server refuses the connection.
 pub(crate) async fn connect_in_silence(
     from: IpAddr,
     server: SocketAddr,

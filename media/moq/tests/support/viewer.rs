@@ -1,4 +1,4 @@
-//! A viewer at the address where a relay would ask for a broadcast.
+//! A viewer that requests a broadcast as a relay does.
 
 use super::{LONG, secret};
 use hawser_objects::{EndReason, ReceiverConfig, ReceiverEvent, Viewer, ViewerConfig, ViewerEvent};
@@ -20,7 +20,7 @@ pub(crate) struct Watching {
 }
 
 impl Watching {
-    /// Asks for the broadcast until somebody has it, and for the tracks of a publisher.
+    /// Requests the broadcast until it is available, and the tracks of a publisher.
     pub(crate) async fn connect(ingest: SocketAddr) -> Self {
         let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
         socket.connect(ingest).await.unwrap();

@@ -5,8 +5,8 @@ use std::time::Duration;
 /// The publisher's clock less the own one, from the times of capture of its objects.
 ///
 /// MoQ exchanges no time stamps. An object arrives after its capture, so the object that was quickest in the
-/// last 5 to 10 s relates the clocks, and the publisher's is taken to be behind by the time that this one
-/// took. Deadlines are later by as much, which leaves the way from here on the time that it would have if
+/// last 5 to 10 s relates the clocks, and the publisher's is assumed to be behind by the delay of this
+/// object. Deadlines are later by as much, so that the path from here on has the time that it would have if
 /// the publisher were here.
 #[derive(Debug, Default)]
 pub(super) struct PublisherClock {
@@ -26,7 +26,7 @@ struct Sample {
 const WINDOW: Duration = Duration::from_secs(5);
 
 impl PublisherClock {
-    /// Takes the time of capture of an object that arrived now. Returns the relation in nanoseconds if it is
+    /// Adds the time of capture of an object that arrived now. Returns the relation in nanoseconds if it is
     /// another one than before.
     pub(super) fn add(&mut self, now: Instant, capture: u32) -> Option<i64> {
         let ahead = capture.wrapping_sub(MediaTime::of(now).0);

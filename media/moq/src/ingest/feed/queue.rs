@@ -1,4 +1,4 @@
-//! Objects that wait: for the session of the relay, for the catalog of their publisher, or for room.
+//! Queued objects. They wait for the session of the relay, for the catalog of their publisher, or for room.
 
 use super::FeedStats;
 use bytes::Bytes;
@@ -28,7 +28,7 @@ pub(crate) enum ObjectError {
     /// The payload is not one of packets, or they are not all packets of the object in order.
     #[error("the object is not valid")]
     Invalid,
-    /// The object belongs to another track or layer than the one that it came in.
+    /// The object belongs to another track or layer than the one in which it arrived.
     #[error("the object belongs to another track")]
     WrongTrack,
     /// A packet is longer than a relay forwards.
@@ -97,7 +97,7 @@ impl Object {
 struct Sequences {
     /// That of group 0 of the publisher before.
     before: Option<u64>,
-    /// That of group 0 of the publisher, once an object of it has come.
+    /// That of group 0 of the publisher, once an object of it has arrived.
     first: Option<u64>,
 }
 
@@ -111,7 +111,7 @@ impl Sequences {
     }
 }
 
-/// The objects that wait, in the order in which they came.
+/// The queued objects, in the order of arrival.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     waiting: VecDeque<Object>,
@@ -119,11 +119,11 @@ pub(super) struct Queue {
     sequences: BTreeMap<(u32, u8), Sequences>,
 }
 
-/// The maximum number of bytes that wait, with what holds them.
+/// The maximum number of queued bytes, with those of the queue itself.
 const MAX_BYTES: usize = 16 << 20;
 
 /// The time for which an object waits.
-const PATIENCE: Duration = Duration::from_millis(250);
+const MAX_WAIT: Duration = Duration::from_millis(250);
 
 impl Queue {
     /// Goes on with another publisher.
@@ -142,7 +142,7 @@ impl Queue {
         }
     }
 
-    /// Takes whatever numbers come: those of another session with the source may be others.
+    /// Accepts any numbers: another session with the source may have other ones.
     pub(super) fn forget_sequences(&mut self) {
         self.sequences.clear();
     }
@@ -180,7 +180,7 @@ impl Queue {
     /// Returns when the oldest object has waited too long.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         let oldest = self.waiting.front()?;
-        Some(oldest.arrived + PATIENCE)
+        Some(oldest.arrived + MAX_WAIT)
     }
 
     /// Drops the objects that have waited too long.
@@ -279,8 +279,8 @@ mod tests {
         let now = Instant::ZERO;
         let (mut queue, mut stats) = (Queue::default(), FeedStats::default());
         queue.add(object(now, 1, 0), &mut stats);
-        assert_eq!(queue.poll_timeout(), Some(now + PATIENCE));
-        queue.forget(now + PATIENCE, &mut stats);
+        assert_eq!(queue.poll_timeout(), Some(now + MAX_WAIT));
+        queue.forget(now + MAX_WAIT, &mut stats);
         assert_eq!((stats.late, queue.bytes), (1, 0));
         let payload = Bytes::from(payload(1, 4 << 20));
         for _ in 0..5 {
