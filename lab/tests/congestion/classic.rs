@@ -14,7 +14,7 @@ fn codel(mbps: f64) -> Bottleneck {
 }
 
 #[test]
-fn a_classic_aqm_is_detected_and_its_marks_answered_like_losses() {
+fn a_classic_aqm_is_detected_and_its_marks_count_as_losses() {
     for seed in SEEDS {
         let mut media = prague(paper_bounds())(seed);
         let mut rival = Bulk::new(1, Instant::ZERO + ms(2000), bulk::Sender::cubic());

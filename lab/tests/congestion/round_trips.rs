@@ -8,7 +8,7 @@ use hawser_lab::rivals::bulk;
 use hawser_units::Instant;
 
 #[test]
-fn the_share_hardly_depends_on_the_round_trip_up_to_the_reference() {
+fn the_share_hardly_depends_on_rtts_up_to_the_reference() {
     for delay in [1, 5, 12] {
         let mut media = prague(paper_bounds())(11);
         let mut rival = Bulk::new(1, Instant::ZERO + ms(3000), bulk::Sender::prague());

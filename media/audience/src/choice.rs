@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn the_best_encoding_that_the_rate_bears_is_sent_and_a_better_one_later() {
+    fn the_best_encoding_that_fits_the_rate_is_sent() {
         let rates = rates(&[8.0, 4.0, 1.0]);
         let mut choice = Choice::new();
         choice.select([(0, 2), (1, 2), (2, 1)].into(), Some(&encodings(3)));

@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_packets_are_waited_for_than_a_rate_control_remembers() {
+    fn outstanding_packets_are_bounded_by_the_rate_control() {
         let id = packet(0, 0, 0, 10).header.id;
         let mut sent = InFlight::default();
         for number in 0..CAPACITY as u64 + 100 {

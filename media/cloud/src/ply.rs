@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn any_number_of_elements_without_properties_is_skipped_at_once() {
+    fn elements_without_properties_are_skipped_at_once() {
         let elements = format!("element nothing {}\nelement vertex 1\n{XYZ}", u64::MAX);
         let cloud = read(&file("ascii", &elements, b"1 2 3\n"), 1.0).unwrap();
         assert_eq!(cloud.len(), 1);

@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_viewer_who_looks_away_gets_few_points_and_one_near_the_hand_sees_it_best() {
+    fn points_follow_the_gaze_and_the_distance_of_the_viewer() {
         let cloud = Performer::new(1, 30_000).cloud(Duration::ZERO);
         let field = FieldOfView::default();
         let all = field.sample(&cloud, &FACING, usize::MAX);

@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lone_symbol_takes_no_bits_and_unequal_counts_stay_within_the_limit() {
+    fn code_lengths_stay_within_the_limit() {
         assert_eq!(round_trip::<16>(&[3; 1000]), 3);
         // Counts like Fibonacci's make the deepest tree.
         let mut deep = Vec::new();

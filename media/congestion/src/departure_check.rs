@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_that_obeys_is_believed_after_some_packets_and_checked_further() {
+    fn a_pacing_kernel_is_trusted_and_checked_further() {
         let mut check = DepartureCheck::default();
         let now = Instant::ZERO + 1000 * MS;
         assert_eq!(try_for(&mut check, now, 100, OBEYS), 4);
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_that_ignores_departure_times_costs_one_packet_every_ten_seconds() {
+    fn checking_a_kernel_costs_a_packet_in_ten_seconds() {
         let mut check = DepartureCheck::default();
         let now = Instant::ZERO + 1000 * MS;
         assert_eq!(try_for(&mut check, now, 9_999, IGNORES), 1);

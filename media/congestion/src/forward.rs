@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_delays_every_packet_of_a_moment_whatever_the_clocks_say() {
+    fn a_queue_delays_every_recent_packet_despite_clock_drift() {
         let mut forward = ForwardDelay::default();
         let mut add = |at: u32, delays: [u64; 2]| {
             forward.add(Instant::ZERO + at * MS, &report(&delays));

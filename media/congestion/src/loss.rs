@@ -45,7 +45,7 @@ mod tests {
     use hawser_units::{ByteSize, Ecn};
 
     #[test]
-    fn a_packet_is_lost_when_a_later_one_arrived_and_time_has_passed() {
+    fn an_overtaken_packet_is_lost_after_a_time() {
         let ms = Duration::from_millis;
         let at = |time| Instant::ZERO + ms(time);
         let mut sent = SentPackets::default();

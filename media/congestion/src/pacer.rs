@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sender_that_is_always_late_keeps_more_of_its_rate_without_larger_bursts() {
+    fn a_late_sender_keeps_its_rate_without_larger_bursts() {
         let [catching_up, idle] = [true, false].map(leaving_on_a_busy_machine);
         let bounds = idle * 6 / 5..=1000;
         assert!(bounds.contains(&catching_up), "{catching_up}, {idle}");

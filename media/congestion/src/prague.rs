@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn the_window_lets_a_round_trip_pass_and_no_more_than_15_ms_beyond() {
+    fn the_window_lasts_a_round_trip_and_at_most_15_ms_more() {
         let mut control = fast(1);
         report(&mut control, at(20), &[0], &[], Ecn::Ect1);
         let allowed = control.pacing_rate().bps() as f64 / 8.0 * 0.035;

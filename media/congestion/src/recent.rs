@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn a_minimum_that_does_not_return_is_forgotten_after_two_epochs() {
+    fn a_minimum_is_forgotten_after_two_epochs() {
         let mut minimum = LongMinimum::new(Duration::from_secs(5));
         minimum.add(at(0), 10);
         for second in 1..13 {

@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_that_were_forgotten_are_not_refused_when_they_are_reported() {
+    fn reports_of_forgotten_packets_are_not_rejected() {
         let mut packets = sent(6);
         report(&mut packets, 20, &[(1, 0)], &[2]);
         // Nothing is heard of the others for longer than they are remembered.
@@ -435,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn an_abandoned_packet_is_not_in_flight_and_can_still_arrive_or_be_lost() {
+    fn an_abandoned_packet_can_still_arrive_or_be_lost() {
         let mut packets = sent(3);
         let report =
             |packets: &mut SentPackets, acked: &[Acked], lost: &[u64], abandoned: &[u64]| {

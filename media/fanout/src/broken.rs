@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_missing_layer_breaks_the_rest_of_its_group_and_no_lower_layer() {
+    fn a_missing_layer_breaks_the_rest_of_its_group() {
         let frame = |group, object| Frame { group, object };
         let mut broken = Broken::NOTHING;
         broken.insert(frame(5, 3), 1);

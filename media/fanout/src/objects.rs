@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn the_object_that_began_first_is_forgotten_and_does_not_begin_again() {
+    fn the_oldest_object_is_forgotten_and_does_not_begin_again() {
         let mut objects = Objects::new();
         let number = REMEMBERED_OBJECTS as u32;
         for object in 10..10 + number {

@@ -64,7 +64,7 @@ async fn every_object_is_taken_and_opened_over_quic_by_every_version() {
 }
 
 #[tokio::test]
-async fn every_object_is_taken_and_opened_over_web_transport_by_every_version() {
+async fn every_version_opens_every_object_over_web_transport() {
     for version in all_versions() {
         every_object_is_taken_and_opened(Over::WebTransport, version).await;
     }

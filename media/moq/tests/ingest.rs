@@ -74,7 +74,7 @@ fn assert_all(watching: &Watching) {
 }
 
 #[tokio::test]
-async fn a_broadcast_of_another_server_is_taken_and_every_object_opened() {
+async fn every_object_of_another_servers_broadcast_is_opened() {
     for scheme in ["https", "moqt"] {
         let (server, mut egress) = open(|config| config.token = Some(TOKEN.parse().unwrap()));
         let mut publisher = Publisher::new(1);
@@ -107,7 +107,7 @@ async fn a_broadcast_of_another_server_is_taken_and_every_object_opened() {
 }
 
 #[tokio::test]
-async fn a_publisher_that_connects_is_taken_over_quic_and_web_transport_by_every_version() {
+async fn every_version_accepts_publishers_of_both_transports() {
     for over in [Over::Quic, Over::WebTransport] {
         for version in all_versions() {
             let ingest = ingest_of_publishers();
@@ -231,7 +231,7 @@ async fn catalogs_that_are_not_right_are_refused_and_counted() {
 }
 
 #[tokio::test]
-async fn objects_that_are_not_right_are_refused_and_counted_and_others_arrive() {
+async fn invalid_objects_are_rejected_and_counted() {
     let ingest = ingest_of_publishers();
     let mut source = publisher_of(&ingest, Over::WebTransport, current()).await;
     let mut publisher = Publisher::new(1);

@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn the_hop_key_after_an_announced_one_is_held_before_it_is_used() {
+    fn the_next_hop_key_is_known_before_it_is_used() {
         let access = TrackSecret::new([1; 32]).access();
         let mut keys = HopKeys::new(access, [2; 16], 7);
         for (announced, expected) in [

@@ -520,7 +520,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_without_refinement_is_ready_when_a_later_one_is_whole() {
+    fn a_later_whole_frame_ends_the_wait_for_refinement() {
         let mut assembler = assembler(&[(1, 2)]);
         assembler.handle_event(at(1), object(id(1, 1, 0)));
         assembler.handle_event(at(1), object(id(1, 2, 1)));
@@ -536,7 +536,7 @@ mod tests {
     }
 
     #[test]
-    fn where_the_refinement_is_never_sent_a_frame_waits_for_two_others_and_a_repair() {
+    fn an_unsent_refinement_is_waited_for_two_frames_and_a_repair() {
         for (round_trip, expected) in [(0, [0, 0, 1, 1, 1]), (70, [0, 0, 0, 0, 1])] {
             let mut assembler = assembler(&[(1, 2)]);
             assembler.set_round_trip(Duration::from_millis(round_trip));
@@ -560,7 +560,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_is_ready_when_its_time_is_over_even_if_nothing_more_arrives() {
+    fn a_frame_is_ready_when_its_time_is_over() {
         let mut assembler = assembler(&[(1, 1), (2, 1)]);
         for group in [1, 2] {
             assembler.handle_event(at(10 * u64::from(group)), object(id(1, group, 0)));
@@ -618,7 +618,7 @@ mod tests {
     }
 
     #[test]
-    fn what_arrived_of_a_layer_that_was_given_up_is_used_if_packets_decode_alone() {
+    fn a_partial_layer_is_used_if_packets_decode_alone() {
         let mut assembler = assembler(&[(1, 2)]);
         assembler.handle_event(at(1), object(id(1, 1, 0)));
         assembler.handle_event(at(9), given_up(id(1, 1, 1), &[4, 5]));
@@ -671,7 +671,7 @@ mod tests {
     }
 
     #[test]
-    fn where_none_of_more_layers_comes_they_are_missing_after_a_while() {
+    fn added_layers_that_do_not_arrive_are_missing_after_a_time() {
         let mut assembler = assembler(&[(1, 1)]);
         assembler.set_round_trip(Duration::from_millis(20));
         assembler.select(at(0), [(1, 2), (2, 1)].into());

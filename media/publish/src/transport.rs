@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_unknown_congestion_control_is_refused_with_the_ones_there_are() {
+    fn an_unknown_congestion_control_is_rejected_with_the_known() {
         let error = listen("127.0.0.1:0".parse().unwrap(), "warp", false)
             .unwrap_err()
             .to_string();
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn viewers_of_both_protocols_are_accepted_where_mptcp_is_spoken() {
+    fn with_mptcp_viewers_of_both_protocols_are_accepted() {
         let listener = listen("127.0.0.1:0".parse().unwrap(), "reno", true).unwrap();
         let address = listener.local_addr().unwrap();
         assert_eq!(

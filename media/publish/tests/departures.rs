@@ -6,7 +6,7 @@ use hawser_congestion::DepartureFinding;
 use pair::Pair;
 
 #[test]
-fn queueing_disciplines_that_know_no_departure_times_are_found_to_disobey() {
+fn disciplines_that_ignore_departure_times_are_detected() {
     for (name, discipline) in [("none", "noqueue"), ("pfifo", "pfifo limit 1000")] {
         let mut pair = Pair::create(name, discipline);
         assert_eq!(pair.find(), DepartureFinding::Early, "{discipline}");

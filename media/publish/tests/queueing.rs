@@ -27,7 +27,7 @@ fn a_delay_of_all_packets_is_not_mistaken_for_obedience() {
 }
 
 #[test]
-fn packets_that_are_given_to_fq_at_once_leave_and_arrive_one_by_one() {
+fn packets_given_to_fq_at_once_leave_one_by_one() {
     const PACKETS: u32 = 20;
     let mut pair = Pair::create("spaced", "fq");
     let start = monotonic() + 20 * MS;
@@ -141,7 +141,7 @@ fn fq_makes_up_for_a_sender_that_stalls() {
 }
 
 #[test]
-fn a_buffer_that_is_full_of_packets_that_fq_holds_is_waited_for() {
+fn a_buffer_full_of_packets_in_fq_is_waited_for() {
     let mut pair = Pair::create("full", "fq flow_limit 10000 limit 10000");
     let departure = Departure {
         at: monotonic() + 200 * MS,

@@ -501,7 +501,7 @@ mod tests {
 
     #[cfg(feature = "moq")]
     #[test]
-    fn moq_is_served_on_the_loopback_interface_unless_there_is_a_token() {
+    fn moq_without_a_token_is_served_on_loopback_only() {
         let with = |lines: &str| parse(&format!("{BROADCAST}[broadcast.moq]\n{lines}\n"));
         let moq = with("").unwrap().broadcasts.remove(0).moq.unwrap();
         assert!(moq.listen.ip().is_loopback() && moq.identity.is_none());

@@ -596,7 +596,7 @@ mod tests {
     }
 
     #[test]
-    fn a_snapshot_that_cannot_be_written_is_an_error_with_its_name_at_the_end() {
+    fn a_failed_snapshot_is_reported_with_its_name() {
         let directory = tempfile::tempdir().unwrap();
         let video = directory.path().join("video.mp4");
         let pictures = Pictures {
@@ -670,7 +670,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_that_are_too_many_are_skipped_and_counted_but_not_the_newest() {
+    fn excess_frames_are_skipped_and_counted_except_the_newest() {
         // Nobody takes the frames.
         let (frames, received) = mpsc::sync_channel(QUEUE);
         let thread = thread::spawn(Finished::default);

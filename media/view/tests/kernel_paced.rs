@@ -89,7 +89,7 @@ fn the_kernel_paces_where_it_obeys_and_frames_arrive_whole() {
 }
 
 #[test]
-fn several_viewers_share_a_send_buffer_that_is_full_without_failures() {
+fn several_viewers_share_a_full_send_buffer() {
     // A frame of each viewer is given at once to a device that needs ten times as long to send it. There is room
     // for seven packets, as there is for 185 by default.
     let rate = Bitrate::from_mbps(90.0);

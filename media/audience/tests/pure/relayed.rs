@@ -49,7 +49,7 @@ fn lost_packets_are_sent_again_from_the_cache() {
 }
 
 #[test]
-fn one_who_comes_late_has_a_picture_at_once_and_no_packet_twice() {
+fn a_late_joiner_decodes_at_once_and_gets_no_packet_twice() {
     let mut world = World::new(vec![Watcher::new(1, link(Some(60.0), 0.0))]);
     world.run(ms(3000));
     world.watchers.push(Watcher::new(2, link(Some(60.0), 0.0)));
@@ -70,7 +70,7 @@ fn one_who_comes_late_has_a_picture_at_once_and_no_packet_twice() {
 }
 
 #[test]
-fn another_secret_ends_all_sessions_and_the_right_one_begins_new_ones() {
+fn a_replaced_secret_ends_all_sessions() {
     let mut world = World::new(vec![Watcher::new(1, link(Some(60.0), 0.0))]);
     world.run(ms(1500));
     assert!(!world.watchers[0].frames.is_empty());
@@ -93,7 +93,7 @@ fn another_secret_ends_all_sessions_and_the_right_one_begins_new_ones() {
 }
 
 #[test]
-fn no_packet_is_refused_while_the_publisher_changes_its_hop_key() {
+fn no_packet_is_rejected_while_the_hop_key_changes() {
     let lossless = Watcher::new(1, link(Some(60.0), 0.0));
     let lossy = Watcher::new(2, link(None, 0.01));
     let mut world = World::new(vec![lossless, lossy]);

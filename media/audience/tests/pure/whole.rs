@@ -4,7 +4,7 @@ use crate::support::{World, link, ms};
 use std::collections::BTreeSet;
 
 #[test]
-fn every_object_becomes_whole_once_over_a_link_that_loses_packets() {
+fn every_object_becomes_whole_once_over_a_lossy_link() {
     let mut world = World::over(Vec::new(), link(Some(200.0), 0.02));
     // As much as rate control that takes losses for congestion allows.
     world.mbps = 2.0;
@@ -22,7 +22,7 @@ fn every_object_becomes_whole_once_over_a_link_that_loses_packets() {
 }
 
 #[test]
-fn objects_of_which_packets_are_lost_are_counted_and_not_waited_for() {
+fn objects_with_lost_packets_are_counted_and_given_up() {
     let mut world = World::over(Vec::new(), link(Some(200.0), 0.5));
     world.run(ms(3000));
     let published = 2 * u64::from(world.published);

@@ -81,7 +81,7 @@ fn the_base_layer_covers_the_body_evenly() {
 }
 
 #[test]
-fn all_parts_are_within_the_payload_and_give_all_points_in_any_order() {
+fn parts_fit_the_payload_and_decode_in_any_order() {
     for payload in [512, 1100, 8000] {
         let config = ChunkConfig {
             payload,

@@ -25,7 +25,7 @@ fn sorted(cloud: &Cloud) -> Vec<[u8; 9]> {
 }
 
 #[test]
-fn the_slices_of_a_layer_follow_each_other_and_have_few_points_each() {
+fn slices_of_a_layer_are_small_and_consecutive() {
     let cloud = cloud(100_000);
     let slices = slices(&cloud);
     let ends: Vec<_> = slices.iter().map(|s| (s.ends_layer, s.is_top)).collect();

@@ -25,7 +25,7 @@ fn the_target_rises_from_12_5_to_90_within_3_s() {
 }
 
 #[test]
-fn the_plateau_is_nine_tenths_of_the_class_with_a_queue_below_1_ms() {
+fn the_plateau_is_nine_tenths_with_a_queue_below_1_ms() {
     for seed in SEEDS {
         let media = run_alone(prague(paper_bounds()), class(100.0), seed, ms(12_000));
         let plateau = mean(&media.targets_between(4.0, 12.0));
@@ -47,7 +47,7 @@ fn the_plateau_is_nine_tenths_of_the_class_with_a_queue_below_1_ms() {
 }
 
 #[test]
-fn frames_near_their_target_need_no_more_than_the_frame_interval() {
+fn frames_near_the_target_leave_in_the_frame_interval() {
     for seed in FEW_SEEDS {
         let mut media = prague(paper_bounds())(seed);
         media.variation = 0.05;
@@ -77,7 +77,7 @@ fn at_half_of_the_link_frames_leave_in_half_of_the_time() {
 }
 
 #[test]
-fn a_class_below_the_maximum_is_used_to_85_percent_and_marks_do_not_become_rare() {
+fn a_class_below_the_maximum_is_used_to_85_percent() {
     let mut marks_at_lower_rate = 0;
     let wide = Bounds::new(
         Bitrate::from_mbps(12.5),

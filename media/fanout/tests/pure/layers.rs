@@ -11,7 +11,7 @@ fn one_packet() -> Budget {
 }
 
 #[test]
-fn what_depends_on_a_dropped_object_is_dropped_until_the_next_group() {
+fn dependents_of_a_dropped_object_are_dropped_until_next_group() {
     let mut relay = relay(&[one_packet()]);
     assert_eq!(whole(&mut relay, at(0), frame(0, 0), 0), [0]);
     assert!(whole(&mut relay, at(0), frame(0, 1), 0).is_empty());
@@ -103,7 +103,7 @@ fn who_joins_again_misses_nothing_that_was_not_sent_before() {
 }
 
 #[test]
-fn an_expired_slot_gets_nothing_until_it_is_renewed_and_a_group_begins() {
+fn an_expired_slot_resumes_with_a_group_after_its_renewal() {
     let mut relay = relay(&[Budget::UNLIMITED]);
     let first = header(frame(0, 0), 0, 0, 2);
     assert_eq!(arrive(&mut relay, at(0), &first).unwrap().to, [slot(0)]);

@@ -15,7 +15,7 @@ fn object(track: TrackIndex, id: &ObjectId) -> Object {
 
 proptest! {
     #[test]
-    fn no_packet_is_sent_twice_and_an_object_is_sent_to_those_that_its_first_packet_was_sent_to(
+    fn an_object_goes_to_the_subscribers_of_its_first_packet_once(
         operations in operations(),
     ) {
         let mut relay = relay();

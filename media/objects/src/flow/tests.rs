@@ -216,7 +216,7 @@ fn packets_leave_at_the_pacing_rate_with_all_headers() {
 }
 
 #[test]
-fn a_kernel_that_paces_gets_packets_a_little_ahead_in_fewer_rounds() {
+fn a_pacing_kernel_gets_packets_ahead_in_fewer_rounds() {
     let given = |is_kernel_paced: bool| {
         let mut publisher = Publisher::new(98.24);
         publisher.flow.set_kernel_paced(is_kernel_paced);
@@ -283,7 +283,7 @@ fn nothing_leaves_while_the_window_is_full() {
 }
 
 #[test]
-fn a_base_interrupts_an_earlier_frame_only_if_that_needs_more_than_the_backlog() {
+fn a_base_interrupts_a_frame_only_if_it_exceeds_the_backlog() {
     let order = |waiting_ms: usize| {
         let mut publisher = Publisher::new(9.824);
         publisher.capture([1148, (30 + waiting_ms) * 1148]);

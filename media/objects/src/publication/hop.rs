@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hop_key_that_has_tagged_as_many_packets_as_it_may_changes_with_the_next_frame() {
+    fn a_used_up_hop_key_changes_with_the_next_frame() {
         let mut publication = publication(&TrackSecret::new([4; 32]));
         publication.hop.limit = 5;
         let bytes = [0; 2000];

@@ -349,7 +349,7 @@ fn check(operations: &[Operation], rule: Rule, spread: Spread) -> World {
 
 proptest! {
     #[test]
-    fn objects_have_the_bytes_of_their_slices_and_nothing_is_kept_after_them(
+    fn objects_consist_of_their_slices_and_leave_nothing(
         operations in vec(operation(), 0..60),
         keeps in any::<bool>(),
         spreads in any::<bool>(),
@@ -397,7 +397,7 @@ fn slice(layer: u8, length: usize, ends_layer: bool) -> Operation {
 
 /// The buffer waited for further packets of it for ever.
 #[test]
-fn nothing_is_reserved_for_a_layer_that_another_one_follows_before_its_end() {
+fn a_layer_that_another_one_follows_frees_its_reservation() {
     let operations = [
         Operation::Begin,
         slice(0, 3000, false),
@@ -407,13 +407,13 @@ fn nothing_is_reserved_for_a_layer_that_another_one_follows_before_its_end() {
 }
 
 #[test]
-fn nothing_is_reserved_for_a_layer_of_which_a_slice_cannot_be_made_into_packets() {
+fn a_layer_with_an_invalid_slice_frees_its_reservation() {
     let operations = [Operation::Begin, slice(0, 3000, false), slice(0, 0, true)];
     check(&operations, Rule::UntilAcknowledged, Spread::BorneRate);
 }
 
 #[test]
-fn a_layer_that_is_not_selected_any_more_while_it_is_published_arrives_whole() {
+fn a_layer_deselected_while_published_arrives_whole() {
     let operations = [
         Operation::Begin,
         slice(0, 2000, false),

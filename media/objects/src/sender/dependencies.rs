@@ -53,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_layer_breaks_the_rest_of_its_group_and_no_lower_layer() {
+    fn a_missing_layer_breaks_the_rest_of_its_group() {
         let mut dependencies = Dependencies::default();
         dependencies.break_at(id(5, 2, 1));
         let is_broken = |group, object, layer| dependencies.is_broken(&id(group, object, layer));

@@ -102,7 +102,7 @@ fn dropped(sender: &mut Sender) -> Vec<(ObjectId, DropReason)> {
 }
 
 #[test]
-fn an_object_is_admitted_when_there_is_room_and_frees_it_when_acknowledged() {
+fn an_acknowledged_object_frees_its_room() {
     let mut sender = sender(4, Rule::Deadline);
     let [first, second, third] = [0, 1, 2].map(|group| object(id(group, 0, 0), 2, at(1000)));
     assert_eq!(sender.offer(at(0), &first), Ok(()));
@@ -123,7 +123,7 @@ fn an_object_is_admitted_when_there_is_room_and_frees_it_when_acknowledged() {
 }
 
 #[test]
-fn an_object_that_is_larger_than_the_buffer_is_admitted_when_it_is_empty() {
+fn an_empty_buffer_admits_an_object_that_exceeds_it() {
     let mut sender = sender(1, Rule::UntilAcknowledged);
     assert_eq!(sender.offer(at(0), &object(id(0, 0, 0), 5, at(9))), Ok(()));
     let next = object(id(1, 0, 0), 1, at(9));
@@ -149,7 +149,7 @@ fn higher_layers_make_room_for_lower_ones_highest_first() {
 }
 
 #[test]
-fn nothing_is_displaced_that_does_not_make_enough_room_or_has_begun_to_leave() {
+fn only_unsent_objects_that_make_enough_room_are_displaced() {
     let mut sender = sender(3, Rule::Deadline);
     sender
         .offer(at(0), &object(id(0, 0, 1), 2, at(1000)))
@@ -163,7 +163,7 @@ fn nothing_is_displaced_that_does_not_make_enough_room_or_has_begun_to_leave() {
 }
 
 #[test]
-fn what_depends_on_a_dropped_object_is_dropped_and_not_admitted() {
+fn dependents_of_a_dropped_object_are_not_admitted() {
     let mut sender = sender(100, Rule::Deadline);
     sender
         .offer(at(0), &object(id(0, 0, 0), 1, at(10)))
@@ -186,7 +186,7 @@ fn what_depends_on_a_dropped_object_is_dropped_and_not_admitted() {
 }
 
 #[test]
-fn packets_leave_by_deadline_then_priority_and_a_base_goes_ahead_of_a_backlog() {
+fn packets_leave_by_deadline_then_priority() {
     let groups = |rule, backlog| {
         let mut sender = sender(100, rule);
         for (id, deadline) in [
@@ -229,7 +229,7 @@ fn three_later_packets_make_a_packet_lost() {
 }
 
 #[test]
-fn a_packet_before_an_acknowledged_one_is_lost_after_nine_eighths_of_the_round_trip() {
+fn an_overtaken_packet_is_lost_after_nine_eighths_of_an_rtt() {
     let mut sender = sender(100, Rule::Deadline);
     sender
         .offer(at(0), &object(id(0, 0, 0), 2, at(1000)))
@@ -249,7 +249,7 @@ fn a_packet_before_an_acknowledged_one_is_lost_after_nine_eighths_of_the_round_t
 }
 
 #[test]
-fn without_acknowledgements_a_packet_is_lost_by_a_timeout_that_grows() {
+fn without_acknowledgements_the_loss_timeout_grows() {
     let mut sender = sender(100, Rule::UntilAcknowledged);
     sender.offer(at(0), &object(id(0, 0, 0), 1, at(0))).unwrap();
     send_all(&mut sender, at(0));
@@ -263,7 +263,7 @@ fn without_acknowledgements_a_packet_is_lost_by_a_timeout_that_grows() {
 }
 
 #[test]
-fn a_lost_packet_is_sent_again_until_half_a_round_trip_before_the_deadline() {
+fn a_lost_packet_is_repeated_until_half_an_rtt_before_deadline() {
     for (now, is_sent) in [(80, true), (81, false)] {
         let mut sender = sender(100, Rule::Deadline);
         sender
@@ -288,7 +288,7 @@ fn a_lost_packet_is_sent_again_until_half_a_round_trip_before_the_deadline() {
 }
 
 #[test]
-fn the_papers_rule_keeps_a_frame_beyond_its_deadline_and_refuses_new_ones() {
+fn until_acknowledged_keeps_late_frames_and_rejects_new_ones() {
     let mut sender = sender(2, Rule::UntilAcknowledged);
     sender
         .offer(at(0), &object(id(0, 0, 0), 2, at(10)))
@@ -384,7 +384,7 @@ fn a_late_acknowledgement_stops_the_repetition() {
 }
 
 #[test]
-fn a_timeout_is_a_loss_only_if_the_repeated_packet_arrives_and_not_the_first() {
+fn a_timeout_is_a_loss_only_if_the_repetition_arrives() {
     let [known, doubtful] = [0, 1].map(|group| object(id(group, 0, 0), 1, at(5000)));
     for is_original in [false, true] {
         let mut sender = sender(100, Rule::Deadline);
@@ -459,7 +459,7 @@ fn what_timed_out_is_lost_when_later_packets_arrive() {
 }
 
 #[test]
-fn acknowledgements_of_packets_that_were_not_sent_change_nothing() {
+fn acknowledgements_of_unsent_packets_change_nothing() {
     let mut sender = sender(100, Rule::Deadline);
     sender
         .offer(at(0), &object(id(0, 0, 0), 5, at(1000)))
@@ -483,7 +483,7 @@ fn acknowledgements_of_packets_that_were_not_sent_change_nothing() {
 }
 
 #[test]
-fn totals_count_no_more_than_what_was_sent_and_impossible_ones_refuse_the_report() {
+fn impossible_totals_reject_the_report() {
     let mut sender = sender(100, Rule::Deadline);
     sender
         .offer(at(0), &object(id(0, 0, 0), 2, at(1000)))

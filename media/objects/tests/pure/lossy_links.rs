@@ -26,7 +26,7 @@ fn check_content(rig: &Rig, length: usize) {
 }
 
 #[test]
-fn every_frame_arrives_in_time_over_a_link_that_loses_reorders_and_duplicates() {
+fn frames_arrive_in_time_despite_loss_reordering_duplicates() {
     for seed in [1, 2, 3] {
         let there = LinkConfig {
             order: Order::Free,
@@ -65,7 +65,7 @@ fn every_frame_arrives_in_time_over_a_link_that_loses_reorders_and_duplicates() 
 
 /// As over paths of different length, or the delays of Wi-Fi.
 #[test]
-fn packets_that_overtake_each_other_all_the_time_are_waited_for() {
+fn constant_reordering_is_no_loss() {
     let there = LinkConfig {
         order: Order::Free,
         extra_delay: vec![ExtraDelay {
@@ -125,7 +125,7 @@ fn lost_reports_lose_no_marks() {
 }
 
 #[test]
-fn a_packet_whose_acknowledgements_were_lost_is_acknowledged_when_it_comes_again() {
+fn a_repeated_packet_is_acknowledged_again() {
     let mut rig = Rig::new(Scenario {
         there: link(0.0),
         back: link(0.4),

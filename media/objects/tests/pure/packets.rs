@@ -138,7 +138,7 @@ fn an_object_is_opened_and_reassembled_in_any_order() {
 }
 
 #[test]
-fn packets_that_decode_alone_are_given_as_they_arrive_where_that_is_asked_for() {
+fn packets_that_decode_alone_are_delivered_as_they_arrive() {
     let config = ReceiverConfig {
         packet_events: true,
         ..ReceiverConfig::default()
@@ -324,7 +324,7 @@ fn an_object_whose_deadline_passed_is_not_begun() {
 }
 
 #[test]
-fn reports_are_as_frequent_as_the_sender_asks_and_sooner_when_packets_are_missing() {
+fn reports_are_as_frequent_as_asked_or_sooner_after_a_loss() {
     let mut receiver = receiver();
     let asked = Status {
         report_interval_ms: NonZeroU8::new(100).unwrap(),

@@ -279,7 +279,7 @@ impl World {
 }
 
 #[test]
-fn a_viewer_gets_every_frame_whole_and_the_status_tells_of_the_path() {
+fn a_viewer_gets_whole_frames_and_a_status_of_the_path() {
     let mut world = World::new(&[60.0]);
     world.run(Duration::from_secs(10));
 
@@ -309,7 +309,7 @@ fn a_viewer_gets_every_frame_whole_and_the_status_tells_of_the_path() {
 }
 
 #[test]
-fn a_kernel_that_obeys_is_found_and_paces_as_well_until_it_no_longer_does() {
+fn a_pacing_kernel_is_detected_and_used_until_it_stops() {
     let findings = |world: &mut World| -> Vec<DepartureFinding> {
         let events = std::mem::take(&mut world.events).into_iter();
         let findings = events.filter_map(|event| match event {
@@ -436,7 +436,7 @@ fn a_slow_viewer_gets_bases_and_costs_a_fast_one_nothing() {
 }
 
 #[test]
-fn a_viewer_of_bases_only_gets_what_its_path_bears_and_one_of_nothing_does_not_count() {
+fn the_rate_follows_viewers_of_bases_but_not_of_nothing() {
     let mut world = World::new(&[40.0]);
     world.watchers[0].layers = 1;
     world.run(Duration::from_secs(10));
@@ -476,7 +476,7 @@ fn packets_fit_the_narrowest_path_while_its_viewer_is_there() {
 }
 
 #[test]
-fn one_who_selects_fewer_layers_than_before_leaves_its_path_to_others() {
+fn fewer_selected_layers_leave_the_path_to_other_flows() {
     let mut world = World::new(&[40.0]);
     world.run(Duration::from_secs(5));
     let now = world.now;
@@ -513,7 +513,7 @@ fn a_backlog_leaves_and_does_not_delay_every_frame() {
 }
 
 #[test]
-fn a_viewer_that_vanishes_lowers_the_rate_of_others_for_a_moment_only() {
+fn a_vanished_viewer_lowers_the_rate_only_for_a_moment() {
     let mut world = World::new(&[100.0, 100.0]);
     world.run(Duration::from_secs(5));
     let before = world.target().unwrap().mbps();
@@ -595,7 +595,7 @@ fn hop_keys_change_while_packets_are_on_their_way() {
 }
 
 #[test]
-fn a_viewer_that_has_selected_nothing_learns_that_the_publisher_leaves() {
+fn a_viewer_without_selection_learns_that_the_publisher_left() {
     let mut publication = World::new(&[]).publication;
     let mut viewer = support::viewer(ViewerConfig::default());
     let now = Instant::ZERO + ms(1000);

@@ -212,7 +212,7 @@ fn a_datagram_longer_than_the_default_is_not_relayed() {
 /// header, which only viewers authenticate. It gains what dropping the packet would: the object is lost to
 /// the viewers behind the relay, and no other.
 #[test]
-fn a_forged_payload_under_a_true_header_is_refused_by_viewers_and_costs_its_object() {
+fn a_forged_payload_is_rejected_and_costs_its_object() {
     let mut publisher = host();
     let mut relay = Relay::new(RELAY);
     relay.meet(&mut publisher, START);
@@ -270,7 +270,7 @@ fn a_forged_payload_under_a_true_header_is_refused_by_viewers_and_costs_its_obje
 }
 
 #[test]
-fn packets_that_the_kernel_has_tagged_again_are_taken_and_no_others() {
+fn only_packets_with_the_kernels_tag_are_accepted() {
     let mut publisher = host();
     let mut relay = Relay::new(RELAY);
     relay.meet(&mut publisher, START);
@@ -286,7 +286,7 @@ fn packets_that_the_kernel_has_tagged_again_are_taken_and_no_others() {
 }
 
 #[test]
-fn a_relay_holds_the_next_key_before_it_is_used_though_it_sees_no_tags_of_the_sender() {
+fn a_relay_without_the_senders_tags_knows_the_next_key() {
     let mut publisher = host();
     let mut relay = Relay::new(RELAY);
     relay.meet(&mut publisher, START);

@@ -40,7 +40,7 @@ fn restarted() -> Host {
 }
 
 #[test]
-fn a_sender_that_starts_again_is_found_without_waiting_for_the_end_of_the_session() {
+fn a_restarted_sender_is_found_before_the_session_ends() {
     let mut viewer = opened(&mut host(), 1, START);
     let mut again = restarted();
     let mut now = START + ms(1000);
@@ -110,7 +110,7 @@ fn opened(host: &mut Host, random: u8, now: Instant) -> Viewer {
 }
 
 #[test]
-fn a_session_is_opened_in_two_round_trips_and_told_what_is_published() {
+fn a_session_is_opened_in_two_round_trips() {
     let (mut host, mut viewer) = (host(), viewer(ViewerConfig::default()));
     assert_eq!(to_host(&mut viewer, &mut host, START), [Ok(())]);
     assert_eq!(
@@ -147,7 +147,7 @@ fn a_session_is_opened_in_two_round_trips_and_told_what_is_published() {
 }
 
 #[test]
-fn a_session_is_opened_over_a_link_that_loses_every_third_datagram() {
+fn a_session_is_opened_despite_a_loss_of_one_in_three() {
     let link = LinkConfig {
         delay: Delay::Constant(ms(10)),
         loss: Some(Loss::Independent(Probability::try_from(0.33).unwrap())),
@@ -167,7 +167,7 @@ fn a_session_is_opened_over_a_link_that_loses_every_third_datagram() {
 }
 
 #[test]
-fn one_who_cannot_receive_at_an_address_gets_less_sent_there_than_it_sends() {
+fn an_unverified_address_is_sent_less_than_it_sends() {
     let mut host = host();
     let victim: SocketAddr = "198.51.100.1:9".parse().unwrap();
     let (mut sent, mut received) = (0, 0);
@@ -199,7 +199,7 @@ fn a_cookie_of_another_address_is_worth_nothing() {
 }
 
 #[test]
-fn a_viewer_with_a_cookie_joins_during_a_flood_of_captured_requests() {
+fn a_cookie_admits_a_viewer_during_a_flood_of_requests() {
     let (mut host, mut viewer) = (host(), viewer(ViewerConfig::default()));
     let captured = viewer.poll_transmit(START).unwrap();
     host.handle_datagram(START, viewer_address(), &captured)
@@ -224,7 +224,7 @@ fn a_viewer_with_a_cookie_joins_during_a_flood_of_captured_requests() {
 }
 
 #[test]
-fn a_repeated_request_is_answered_four_times_at_most_and_confirmed_by_nobody_else() {
+fn a_repeated_request_is_answered_four_times_at_most() {
     let (mut host, mut viewer) = (host(), viewer(ViewerConfig::default()));
     to_host(&mut viewer, &mut host, START);
     to_viewer(&mut host, &mut viewer, START);
@@ -306,7 +306,7 @@ fn no_message_is_taken_twice_from_elsewhere_or_changed() {
 }
 
 #[test]
-fn a_viewer_that_sends_too_many_messages_is_not_served_faster_and_uses_up_its_own_allowance_only() {
+fn excess_messages_use_up_only_the_viewers_own_allowance() {
     let mut host = host();
     let mut viewer = opened(&mut host, 1, START);
     let mut message = |number: u8| {
@@ -409,7 +409,7 @@ fn reports_keep_a_session_alive_while_nothing_is_published() {
 }
 
 #[test]
-fn a_viewer_that_starts_again_replaces_its_session_once_it_has_the_keys() {
+fn a_restarted_viewer_replaces_its_session() {
     let mut host = host();
     let _old = opened(&mut host, 1, START);
     events(&mut host);
@@ -583,7 +583,7 @@ fn a_hundred_viewers_behind_one_address_join_within_seconds() {
 }
 
 #[test]
-fn the_place_of_a_viewer_that_was_killed_is_anothers_within_four_seconds() {
+fn a_killed_viewer_frees_its_place_within_four_seconds() {
     // The viewer is killed at any time between two reports, and the other one joins at any time after.
     for (alive, silent) in [(500, 0), (990, 10), (1500, 400), (1990, 1000), (1010, 3500)] {
         let mut crowd = Crowd::new();
@@ -607,7 +607,7 @@ fn the_place_of_a_viewer_that_was_killed_is_anothers_within_four_seconds() {
 }
 
 #[test]
-fn the_place_of_a_viewer_that_did_not_confirm_its_session_is_anothers_within_four_seconds() {
+fn an_unconfirmed_session_frees_its_place_within_four_seconds() {
     let mut crowd = Crowd::new();
     crowd.add(1);
     while crowd.host.sessions() == 0 {
@@ -619,7 +619,7 @@ fn the_place_of_a_viewer_that_did_not_confirm_its_session_is_anothers_within_fou
 }
 
 #[test]
-fn a_viewer_that_is_there_keeps_its_place_though_two_of_three_reports_are_lost() {
+fn a_viewer_keeps_its_place_if_two_of_three_reports_are_lost() {
     let mut crowd = Crowd::new();
     crowd.add(1);
     assert!(crowd.serves_last_within(ms(100)));

@@ -78,7 +78,7 @@ fn viewers_see_every_frame_whenever_they_come() {
 }
 
 #[test]
-fn a_relay_that_was_killed_serves_again_within_two_seconds_of_its_start() {
+fn a_killed_relay_serves_two_seconds_after_its_restart() {
     let machines = Machines::create("killed", 1);
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -246,7 +246,7 @@ fn in_a_room_each_sees_all_others() {
 }
 
 #[test]
-fn in_a_room_the_one_who_is_looked_at_gets_what_the_others_leave_of_a_path() {
+fn in_a_room_the_viewed_person_gets_the_rest_of_the_path() {
     const PEOPLE: usize = 3;
     let machines = Machines::create("looks", 1);
     // All layers of a person take 7 Mb/s, the base alone 2 Mb/s.

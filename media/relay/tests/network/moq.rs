@@ -73,7 +73,7 @@ fn a_moq_client_opens_what_a_relay_serves() {
 }
 
 #[test]
-fn a_viewer_sees_every_frame_that_a_relay_takes_over_moq_from_another_one() {
+fn a_viewer_gets_every_frame_that_a_relay_takes_over_moq() {
     let machines = Machines::create("ingest", 2);
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {

@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn a_busy_decoder_takes_a_few_frames_and_one_that_has_ended_none() {
+    fn a_busy_decoder_takes_few_frames_and_an_ended_one_none() {
         let (to_decoder, work) = work();
         for _ in 0..WAITING_FRAMES {
             assert_eq!(to_decoder.send_frame(frame()), Ok(()));

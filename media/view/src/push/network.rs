@@ -430,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn no_answer_is_said_some_time_after_each_request_for_a_session() {
+    fn missing_answers_are_logged_after_each_session_request() {
         let mut network = network(&publisher());
         let later = network.clock.now() + 10 * NO_ANSWER;
         network.session.again_at = Some(later);

@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn between_two_lines_the_viewer_moves_evenly_and_turns_the_shorter_way() {
+    fn poses_are_interpolated_along_the_shorter_rotation() {
         let table =
             "time_s,x,y,z,yaw,pitch\n1,0,1.5,2,170,0\n3,1,1.5,2,-170,-20\n3.5,4,1.5,2,0,0\n";
         let poses = poses(table).unwrap();

@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn sixteen_views_of_the_largest_size_are_refused_before_they_are_decoded() {
+    fn too_many_large_views_are_rejected_before_decoding() {
         let view = payloads(&view(2048, 2048));
         let error = decoded(&[(Codec::Rgbd, &view); 16], 1 << 24).unwrap_err();
         let Damage::TooManyPoints { points, most } = error else {

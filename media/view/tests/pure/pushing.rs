@@ -311,7 +311,7 @@ fn a_viewer_who_turns_away_gets_the_base_until_he_looks_again() {
 }
 
 #[test]
-fn a_viewer_who_wants_nothing_of_what_is_not_in_view_gets_it_again_when_it_is() {
+fn deselected_tracks_out_of_view_return_with_the_view() {
     let (summary, runs) = watch_and_turn_away(0);
     let frames = |is_looked_at: bool| {
         let runs = runs.iter().flatten();
@@ -387,7 +387,7 @@ fn a_viewer_goes_on_when_the_publisher_starts_again() {
 }
 
 #[test]
-fn a_viewer_is_soon_back_when_the_publisher_was_killed_and_starts_again() {
+fn a_viewer_reconnects_soon_after_the_publisher_restarts() {
     let broadcast = Broadcast::new();
     let publishing = broadcast.publish();
     let relay = Relay::start(publishing.address);

@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn objects_of_a_later_publisher_wait_and_those_of_an_earlier_one_are_dropped() {
+    fn only_objects_of_an_earlier_publisher_are_dropped() {
         let now = Instant::ZERO;
         let (mut queue, mut stats) = (Queue::default(), FeedStats::default());
         queue.begin(&announcement(100));
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn objects_wait_for_a_bounded_time_and_in_a_bounded_number_of_bytes() {
+    fn waiting_objects_are_bounded_in_time_and_bytes() {
         let now = Instant::ZERO;
         let (mut queue, mut stats) = (Queue::default(), FeedStats::default());
         queue.add(object(now, 1, 0), &mut stats);
