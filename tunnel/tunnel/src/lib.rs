@@ -16,7 +16,7 @@ pub mod checks;
 mod client;
 pub mod config;
 mod device;
-mod inspected_socket;
+mod ecn_socket;
 mod interfaces;
 mod join;
 mod metrics;

@@ -3,27 +3,29 @@
 mod addresses;
 pub(crate) mod allowlist;
 mod connection;
+mod endpoint;
 mod kept;
 mod registry;
 mod revocation;
 mod routes;
 mod stale_flows;
 mod tcp;
-mod unmatched;
 
 use crate::budget::Budget;
 use crate::config::{ClientList, ServerConfig};
 use crate::device::Device;
+use crate::ecn_socket::EcnSocket;
 use crate::interfaces::Networks;
 use crate::metrics::{self, LastStatus};
 use crate::nat::{Nat, SERVER_GROUP, check_forwarding};
-use crate::quic::{SERVER_ID_BYTES, endpoint, socket, udp_payload};
+use crate::quic::{socket, udp_payload};
 use crate::status::{Progress, SessionStatus, Status};
 use crate::tables::{self, Table};
 use crate::tcp::{Streams, TcpSocket};
 use crate::tls::{self, ServerTls};
 use allowlist::Allowlist;
 use anyhow::{Context, Result};
+use endpoint::SocketDrops;
 use hawser_device::Buffer;
 use hawser_io::handshakes::HandshakeSlots;
 use hawser_io::json_file::StatusFile;
@@ -44,7 +46,6 @@ use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, interval, sleep, sleep_until, timeout};
 use tracing::{error, info, warn};
-use unmatched::UnmatchedDatagrams;
 
 /// The interval at which the status is written.
 const STATUS_INTERVAL: Duration = Duration::from_secs(1);
@@ -75,7 +76,7 @@ pub(crate) struct Server {
     pub(crate) registry: Arc<Registry>,
     /// The memory of all sessions.
     budget: Arc<Budget>,
-    unmatched: Arc<UnmatchedDatagrams>,
+    socket_drops: SocketDrops,
     /// The streams over TCP, if the server listens for them.
     streams: Option<Streams>,
     /// The datagrams of all clients that the network has marked, until they are decrypted.
@@ -186,7 +187,7 @@ impl Server {
             networks,
             registry,
             budget: Budget::new(config.memory),
-            unmatched: Arc::default(),
+            socket_drops: SocketDrops::default(),
             streams,
             marked: Arc::default(),
             allowlist: allowlist.map(Arc::new),
@@ -209,21 +210,17 @@ impl Server {
         let config = &self.config;
         let any = Ipv4Addr::UNSPECIFIED.into();
         let payload = udp_payload(config.outer_mtu, any, config.common.mtu);
-        let open = |socket: Box<dyn AsyncUdpSocket>| -> Result<Endpoint> {
-            let parameters = endpoint(SERVER_ID_BYTES, payload)?;
-            let tls = Arc::clone(&tls.quic.crypto);
-            Ok(self
-                .unmatched
-                .endpoint(parameters, tls, socket, &self.marked)?)
-        };
-        let udp = config.listen.iter().map(|address| {
-            let socket = socket(*address, None)?;
-            Ok(self.unmatched.udp(socket)?)
-        });
+        let udp = config.listen.iter().map(|address| self.udp(*address));
         let tcp = tcp.map(|socket| Ok(Box::new(socket) as Box<dyn AsyncUdpSocket>));
         udp.chain(tcp)
-            .map(|socket: Result<_>| open(socket?))
+            .map(|socket| endpoint::open(socket?, Arc::clone(&tls.quic.crypto), payload))
             .collect()
+    }
+
+    fn udp(&self, address: SocketAddr) -> Result<Box<dyn AsyncUdpSocket>> {
+        let socket = socket(address, None)?;
+        self.socket_drops.count(&socket)?;
+        Ok(Box::new(EcnSocket::new(socket, Arc::clone(&self.marked))?))
     }
 }
 
@@ -466,7 +463,7 @@ impl Server {
         }
         status.dropped = self.registry.drop_counts();
         status.dropped.extend(self.device.drop_counts());
-        status.dropped.extend(self.unmatched.drop_counts());
+        status.dropped.extend(self.socket_drops.counts());
         status.sessions = self.session_statuses().await;
         status
     }

@@ -3,7 +3,7 @@ use super::kept::Kept;
 use super::kill_switch::KillSwitch;
 use super::portal::{self, Portal};
 use crate::config::{ClientConfig, Credentials, MARK};
-use crate::inspected_socket::InspectedSocket;
+use crate::ecn_socket::EcnSocket;
 use crate::join::{self, Answer, CloseCode, Hello, Opened, PathNumber, Refusal, Secret, SessionId};
 use crate::quic::{
     CLIENT_ID_BYTES, DATAGRAM_BUFFER, MIN_UDP_PAYLOAD, endpoint, headers, transport, udp_payload,
@@ -16,7 +16,7 @@ use crate::tls;
 use anyhow::{Context, Result, bail};
 use futures_util::future::{BoxFuture, Either, join_all, select};
 use hawser_io::interface::mtu_bytes;
-use hawser_quic::{Live, MarkCounter, MarkedDatagrams};
+use hawser_quic::{Live, MarkCounter};
 use hawser_units::Line;
 use hawser_uplinks::{Route, Server, Uplink};
 use noq::{AsyncUdpSocket, Connecting, Connection, Endpoint};
@@ -36,9 +36,6 @@ use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tracing::info;
-
-/// The socket of an uplink, which notes the marked datagrams.
-type UplinkSocket = InspectedSocket<Arc<MarkedDatagrams>>;
 
 /// The time limit of a handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -195,9 +192,9 @@ impl Dialer {
         own: IpAddr,
         interface: &str,
         marks: &MarkCounter,
-    ) -> Result<UplinkSocket> {
+    ) -> Result<EcnSocket> {
         let socket = uplink_socket(SocketAddr::new(own, 0), interface, self.mark())?;
-        Ok(UplinkSocket::new(socket, Arc::clone(marks.datagrams()))?)
+        Ok(EcnSocket::new(socket, Arc::clone(marks.datagrams()))?)
     }
 
     /// Allows packets to the servers through the kill switch, if there is one.

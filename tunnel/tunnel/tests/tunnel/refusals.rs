@@ -2,12 +2,13 @@
 
 use crate::certificates::Authority;
 use crate::process::resident_bytes;
-use crate::rig::{End, HOST4, PORT, Rig};
+use crate::rig::{HOST4, PORT, Rig};
 use crate::traffic::echo;
 use hawser_io::netns::Namespace;
 use hawser_tunnel::status::Status;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use socket2::SockRef;
 use std::fs;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::thread;
@@ -283,7 +284,7 @@ fn a_client_that_is_not_listed_is_not_admitted() {
 }
 
 #[test]
-fn garbage_at_the_port_of_a_server_is_counted_and_does_no_harm() {
+fn garbage_at_the_port_of_a_server_does_no_harm() {
     let rig = Rig::new();
     let server = rig.server(0, "", "");
     let client = rig.client("");
@@ -297,14 +298,11 @@ fn garbage_at_the_port_of_a_server_is_counted_and_does_no_harm() {
         garbage.send_random(&long_header(INITIAL, 7), 1200);
         garbage.send_random(&long_header(INITIAL, 1), 600);
         garbage.send_random(&long_header(INITIAL, 1)[..9], 0);
-    }
-    server.wait_until_counted("datagram_not_quic", 250);
-    for _ in 0..50 {
         garbage.send_random(&[0x43], 1200);
         garbage.send_random(&long_header(HANDSHAKE, 1), 1200);
     }
-    server.wait_until_counted("datagram_unknown_connection", 100);
-    garbage.flood(&rig, &server);
+    garbage.flood(&rig);
+    wait_until_read(&rig);
 
     let flooded = resident_bytes(server.process.id()).saturating_sub(memory);
     assert!(flooded < 32 << 20, "{flooded} bytes more after the flood");
@@ -320,7 +318,7 @@ fn garbage_at_the_port_of_a_server_is_counted_and_does_no_harm() {
 }
 
 #[test]
-fn what_a_server_does_not_come_to_read_is_counted() {
+fn datagrams_that_a_server_does_not_read_are_counted() {
     let rig = Rig::new();
     let server = rig.server(0, "", "");
     let client = rig.client("");
@@ -351,11 +349,13 @@ fn long_header(first: u8, version: u8) -> Vec<u8> {
     header
 }
 
+/// The ECN field of a packet that the network has marked.
+const CONGESTION_EXPERIENCED: u32 = 0b11;
+
 /// A sender of datagrams that do not belong to a tunnel.
 struct Garbage {
     socket: UdpSocket,
     state: u64,
-    sent: u64,
 }
 
 impl Garbage {
@@ -364,11 +364,11 @@ impl Garbage {
             .client
             .run(|| UdpSocket::bind("10.1.0.1:0").unwrap())
             .unwrap();
-        Garbage {
-            socket,
-            state: 1,
-            sent: 0,
-        }
+        // Also marked datagrams that are empty or not QUIC's must do no harm.
+        SockRef::from(&socket)
+            .set_tos_v4(CONGESTION_EXPERIENCED)
+            .unwrap();
+        Garbage { socket, state: 1 }
     }
 
     fn random(&mut self) -> u64 {
@@ -381,7 +381,6 @@ impl Garbage {
 
     fn send(&mut self, datagram: &[u8]) {
         self.socket.send_to(datagram, ("203.0.0.1", PORT)).unwrap();
-        self.sent += 1;
     }
 
     /// Sends a datagram of `length` bytes that starts with `header`, followed by random bytes.
@@ -397,9 +396,8 @@ impl Garbage {
         self.send(&datagram);
     }
 
-    /// Sends 50,000 datagrams of all kinds, as fast as the server takes them, and waits until each
-    /// of them is counted.
-    fn flood(&mut self, rig: &Rig, server: &End) {
+    /// Sends 50,000 datagrams of all kinds, as fast as the server reads them.
+    fn flood(&mut self, rig: &Rig) {
         for number in 0..50_000u32 {
             match number % 4 {
                 0 => {
@@ -415,27 +413,17 @@ impl Garbage {
                     self.send_random(&[0xff], length);
                 }
             }
-            while number % 200 == 0 && waiting_bytes(&rig.servers[0]) > 0 {
-                thread::yield_now();
+            if number % 200 == 0 {
+                wait_until_read(rig);
             }
         }
-        let counted = |status: &Status| -> u64 {
-            let reasons = status.dropped.iter();
-            reasons
-                .filter(|(reason, _)| {
-                    reason.starts_with("datagram_") || reason.starts_with("connection_")
-                })
-                .map(|(_, count)| count)
-                .sum()
-        };
-        let status = server.until("all are counted", |status| counted(status) >= self.sent);
-        // The client also closes connections that lost the race to another one.
-        assert!(
-            counted(&status) < self.sent + 10,
-            "more than {}: {:?}",
-            self.sent,
-            status.dropped
-        );
+    }
+}
+
+/// Waits until the server has read all datagrams that have arrived.
+fn wait_until_read(rig: &Rig) {
+    while waiting_bytes(&rig.servers[0]) > 0 {
+        thread::yield_now();
     }
 }
 
