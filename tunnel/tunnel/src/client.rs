@@ -324,8 +324,8 @@ impl Client {
     fn report_figures(&mut self, report: Option<&Report>) {
         let now = time::now();
         let month = usage::month(SystemTime::now());
-        let is_certain = usage::clock_is_right();
-        self.supervisor.handle_month(now, &month, is_certain);
+        let is_synchronized = usage::is_clock_synchronized();
+        self.supervisor.handle_month(now, &month, is_synchronized);
         match report {
             Some(report) => {
                 let figures = self.figures(report);
@@ -386,12 +386,6 @@ impl Client {
                     self.dialer.dial_errors.clear(&interface);
                 }
                 log_reachability(&interface, from, to);
-            }
-            Event::MonthCorrected { from, to } => {
-                warn!(
-                    from,
-                    to, "the clock was ahead: bytes counted since then count for this month"
-                );
             }
             Event::SessionSilent => {
                 info!("no acknowledgement over any uplink: trying all servers");

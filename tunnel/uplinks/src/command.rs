@@ -199,13 +199,6 @@ pub enum Event {
         /// The reason.
         loss: SessionLoss,
     },
-    /// Bytes were counted for a later month than that of the clock, which is right now.
-    MonthCorrected {
-        /// The month for which they were counted.
-        from: String,
-        /// The month for which they count now.
-        to: String,
-    },
     /// An uplink was not joined because all path indices are in use.
     TooManyPaths {
         /// The name of the server.

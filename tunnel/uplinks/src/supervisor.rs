@@ -166,13 +166,10 @@ impl Supervisor {
     }
 
     /// Takes note of the calendar month (UTC), as in `2026-11`. A new month begins with unused caps.
-    /// An earlier one has no effect, unless `is_certain`: then the clock is right, and what was
-    /// counted since belongs to this month.
-    pub fn handle_month(&mut self, now: Instant, month: &str, is_certain: bool) {
-        if let Some(from) = self.usage.begin_month(month, is_certain) {
-            let to = month.to_owned();
-            self.out.event(Event::MonthCorrected { from, to });
-        }
+    /// An earlier one has no effect, unless the clock `is_synchronized`: then what was counted since
+    /// belongs to this month. To be called before the first [`Self::handle_figures`].
+    pub fn handle_month(&mut self, now: Instant, month: &str, is_synchronized: bool) {
+        self.usage.begin_month(month, is_synchronized);
         self.decide(now);
     }
 

@@ -122,7 +122,7 @@ const TIMESYNCD: &str = "/run/systemd/timesync/synchronized";
 /// Returns whether a program such as an NTP client keeps the clock right. It may do so without this
 /// being known: of other programs than systemd-timesyncd only the kernel knows, which a sandbox may
 /// deny to ask, as `ProtectClock=` of systemd does.
-pub(crate) fn clock_is_right() -> bool {
+pub(crate) fn is_clock_synchronized() -> bool {
     clock::is_synchronized().unwrap_or_else(|_| fs::exists(TIMESYNCD).unwrap_or(false))
 }
 
@@ -147,7 +147,7 @@ mod tests {
         let mut file = UsageFile::read(path.clone()).unwrap();
         assert_eq!(file.stored(), None);
         let usage = |bytes: u64| -> Usage {
-            let text = format!(r#"{{"month":"2026-12","bytes":{{"wwan0":{bytes}}}}}"#);
+            let text = format!(r#"{{"months":{{"2026-12":{{"wwan0":{bytes}}}}}}}"#);
             serde_json::from_str(&text).unwrap()
         };
         for bytes in [5_000, 6_000] {

@@ -549,7 +549,7 @@ fn a_client_starts_with_a_usage_file_that_a_power_failure_has_emptied() {
     let month = format!("{}-{:02}", month.year(), u8::from(month.month()));
     fs::create_dir(rig.path("car")).unwrap();
     fs::write(rig.path("car/usage.json"), "").unwrap();
-    let copy = format!("{{\"month\":\"{month}\",\"bytes\":{{\"wan0\":2000000}}}}");
+    let copy = format!("{{\"months\":{{\"{month}\":{{\"wan0\":2000000}}}}}}");
     fs::write(rig.path("car/usage.json.copy"), copy).unwrap();
     let uplinks =
         "[[uplink]]\ninterface = \"wan0\"\nmonthly_cap_mb = 1\n[[uplink]]\ninterface = \"wan1\"\n";
