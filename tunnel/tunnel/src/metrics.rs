@@ -246,7 +246,7 @@ mod tests {
 
     fn status() -> Status {
         let path = serde_json::json!({
-            "name": "wan0", "index": 3, "remote": null, "cost": 0, "standby": false, "rtt_ms": 12.5, "rtt_min_ms": 10.0,
+            "name": "wan0", "index": 3, "remote": null, "over_tcp": false, "cost": 0, "standby": false, "rtt_ms": 12.5, "rtt_min_ms": 10.0,
             "unacknowledged_ms": 250, "window_bytes": 14_000, "in_flight_bytes": 0, "sent_bytes": 5_000,
             "received_bytes": 6_000, "arrived": 4, "lost": 3, "recovery": 0, "congestion_marks": 2,
             "sent_mbps": 0.0, "received_mbps": 0.0, "loss_ratio": 0.0,
@@ -254,13 +254,15 @@ mod tests {
         let session = serde_json::json!({
             "peer": "the \"car\"", "addresses": [], "since_unix_ms": 0, "mtu_bytes": 1400, "sent_packets": 7,
             "sent_bytes": u64::MAX, "received_packets": 8, "received_bytes": 9, "recovered_packets": 10,
-            "lost_packets": 11, "redundancy_ratio": 0.5, "sent_mbps": 0.0, "received_mbps": 0.0,
+            "duplicated_packets": 0, "lost_packets": 11, "marked_packets": 0, "network_marked_packets": 0, "redundancy_ratio": 0.5, "sent_mbps": 0.0, "received_mbps": 0.0,
             "paths": [path], "dropped": { "spoofed": 12 },
             "interval": { "delay_p50_ms": 30.0, "delay_p99_ms": 50.0, "delivered_ratio": 0.99, "redundancy_ratio": 0.02 },
         });
         serde_json::from_value(serde_json::json!({
             "name": "server", "role": "server", "version": "1", "pid": 1, "written_unix_ms": 0, "draining": false,
-            "addresses": [], "sessions": [session], "dropped": { "no_client": 13 },
+            "addresses": [], "sessions": [session], "dropped": { "no_client": 13 }, "memory_bytes": 0, "tables_restored": 0,
+            "device_restored": 0, "deviations": [], "dns_restored": 0, "uplink_domains": [], "settings_outdated": 0,
+            "damaged_files": [],
             "uplinks": [{ "name": "wwan0", "state": "connected", "month_bytes": null, "modem": { "signal_percent": 67 } }],
         }))
         .unwrap()

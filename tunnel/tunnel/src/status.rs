@@ -42,46 +42,35 @@ pub struct Status {
     /// The uplinks of a client.
     pub uplinks: Vec<UplinkStatus>,
     /// The memory that a server's sessions use for packets, in bytes; `memory_mb` is the limit.
-    #[serde(default)]
     pub memory_bytes: u64,
     /// The number of times that an nftables table was restored after another program had changed or
     /// removed it.
-    #[serde(default)]
     pub tables_restored: u64,
     /// The number of times that a client restored addresses and routes of its device after another
     /// program had removed some or set the device down.
-    #[serde(default)]
     pub device_restored: u64,
     /// What this end needs in the kernel and was changed by other programs, or never was as it should be.
-    #[serde(default)]
     pub deviations: Vec<Deviation>,
     /// Where a client has set its name servers, or why it has not; none without `dns`, and before
     /// the first session.
-    #[serde(default)]
     pub dns: Option<String>,
     /// The number of times that the name servers were set again after another program had replaced
     /// `/etc/resolv.conf`.
-    #[serde(default)]
     pub dns_restored: u64,
     /// The uplinks whose own name servers systemd-resolved asks for names in some domains; each with its
     /// domains, as in `wlan0: guest.example lan`. It asks them and those of `dns` if the domain is `~.`.
-    #[serde(default)]
     pub uplink_domains: Vec<String>,
     /// The state of the settings that a controller has given to a client: `applied`, with the interfaces
     /// that no uplink is for, or `refused` with the reason; and whether the last answer was ignored. None
     /// if the controller has given none, or the client's file accepts none.
-    #[serde(default)]
     pub settings: Option<String>,
     /// The number of answers of controllers whose settings were ignored, because they are of an earlier
     /// state of the store than those given before.
-    #[serde(default)]
     pub settings_outdated: u64,
     /// Why a server's file was rejected when it was read last; none if it was accepted.
-    #[serde(default)]
     pub rejected_file: Option<String>,
     /// The files of an earlier process that were damaged when this one started, and what has become of
     /// them.
-    #[serde(default)]
     pub damaged_files: Vec<String>,
     /// Packets not forwarded and connections not admitted, by reason, without reasons that did not
     /// occur.
@@ -110,21 +99,17 @@ pub struct SessionStatus {
     /// Received packets that were recovered from coded packets.
     pub recovered_packets: u64,
     /// Urgent packets that were sent over two paths at once.
-    #[serde(default)]
     pub duplicated_packets: u64,
     /// Sent packets that were considered lost at least once.
     pub lost_packets: u64,
     /// Sent packets that were marked to slow down their senders (ECN).
-    #[serde(default)]
     pub marked_packets: u64,
     /// Received packets that were marked because the network had marked their datagram (ECN).
-    #[serde(default)]
     pub network_marked_packets: u64,
     /// Bytes sent besides the first transmission of each packet, as a share of the first
     /// transmissions.
     pub redundancy_ratio: f64,
     /// Delays and redundancy of the last report interval; none before the first one is over.
-    #[serde(default)]
     pub interval: Option<Interval>,
     /// The counters for the next one.
     #[serde(skip)]
@@ -145,12 +130,10 @@ pub struct PathStatus {
     /// At a client the uplink's interface, at a server the address from which the path was opened.
     pub name: String,
     /// Its number in the session, from 0.
-    #[serde(default)]
     pub index: usize,
     /// The peer's address.
     pub remote: Option<SocketAddr>,
     /// Whether its packets are carried over TCP, because UDP is blocked.
-    #[serde(default)]
     pub over_tcp: bool,
     /// The cost class.
     pub cost: u8,
@@ -158,7 +141,6 @@ pub struct PathStatus {
     pub standby: bool,
     /// `unproven` before the first acknowledgement, then `delivering`, or `silent` while an
     /// acknowledgement is overdue; `paused` if nothing is overdue any more. None on standby.
-    #[serde(default)]
     pub liveness: Option<String>,
     /// The smoothed round-trip time, in milliseconds; none before the first acknowledgement.
     pub rtt_ms: Option<f64>,
@@ -200,7 +182,6 @@ pub struct UplinkStatus {
     /// Bytes of this month in both directions, if there is a cap.
     pub month_bytes: Option<u64>,
     /// The state of the modem, if ModemManager manages the uplink.
-    #[serde(default)]
     pub modem: Option<ModemStatus>,
 }
 

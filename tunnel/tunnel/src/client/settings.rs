@@ -63,7 +63,7 @@ impl Newest {
     }
 
     /// Returns later settings. The state of the store stays if they are the same as before from a
-    /// controller that is behind, or from one of an earlier version, which names none.
+    /// controller that is behind, or from one that names none.
     fn followed_by(self, settings: &GivenSettings) -> Newest {
         let is_behind = self.is_followed_by(settings) == Some(false);
         let new = settings.as_of.clone().filter(|_| !is_behind);
@@ -159,8 +159,7 @@ fn can_be_reported(settings: &GivenSettings) -> bool {
 }
 
 impl Inbox {
-    /// Takes the settings that the controller has answered with; none from one of an earlier version.
-    /// Settings that cannot be applied, or are older than those given last, leave the ones before in
+    /// Takes the settings that the controller has answered with, if there are any. Settings that cannot be applied, or are older than those given last, leave the ones before in
     /// force.
     pub(crate) async fn handle(&self, settings: Option<GivenSettings>) {
         let Some(mut settings) = settings.filter(|_| self.accepts) else {
@@ -427,7 +426,7 @@ mod tests {
         );
         assert_eq!(pushed.search_every(), Some(None));
         assert_eq!(pushed.report_every(), Some(Duration::from_secs(5)));
-        // Without settings, the file applies again; a controller of an earlier version changes nothing.
+        // With empty settings, the file applies again; an answer without settings changes nothing.
         inbox.handle(None).await;
         assert!(!pushed.take());
         inbox.handle(Some(given("b", json!({})))).await;
@@ -539,7 +538,7 @@ mod tests {
         inbox.handle(of("two", 3, Some(("a", 8)))).await;
         assert_eq!(inbox.report().refused.unwrap().digest, "above");
 
-        // A controller of an earlier version names no state, and a restored store has another incarnation.
+        // A controller may name no state, and a restored store has another incarnation.
         inbox.handle(of("one", 1, None)).await;
         assert_eq!(cost(&mut pushed), 1);
         inbox.handle(of("two", 3, Some(("a", 10)))).await;
