@@ -14,9 +14,6 @@ use serde::{Deserialize, Deserializer, Serialize};
 use sha2::{Digest, Sha256};
 use std::net::IpAddr;
 
-/// The protocol's name in TLS (ALPN), with its version.
-pub(crate) const PROTOCOL: &[u8] = b"hawser-tunnel/1";
-
 /// The reason for closing a connection, as a QUIC application error code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
@@ -33,6 +30,8 @@ pub(crate) enum CloseCode {
     Left = 4,
     /// Another client with the same name has opened a session.
     Superseded = 5,
+    /// The ends have different versions of the protocol; the reason is the server's.
+    Version = 6,
 }
 
 impl CloseCode {

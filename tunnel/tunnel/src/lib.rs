@@ -36,6 +36,7 @@ mod tables;
 mod tcp;
 mod time;
 mod tls;
+mod version;
 
 use anyhow::Result;
 use config::{ClientConfig, ServerConfig};

@@ -20,7 +20,7 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 /// The protocol's name in the TLS handshake.
-pub(crate) const PROTOCOL: &[u8] = b"hawser-tunnel-tcp/1";
+pub(crate) const PROTOCOL: &[u8] = b"hawser-tunnel-tcp";
 
 /// The largest datagram, in bytes: the largest outer packet that a configuration allows.
 const MAX_DATAGRAM: usize = 9000;

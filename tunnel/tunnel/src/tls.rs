@@ -2,8 +2,7 @@
 //! nodes.
 
 use crate::config::Credentials;
-use crate::join::PROTOCOL;
-use crate::tcp;
+use crate::{tcp, version};
 use anyhow::{Context, Result, anyhow};
 use hawser_io::file::read_tls_key;
 use hawser_quic::tls::{self, Identity};
@@ -26,7 +25,9 @@ struct Texts {
 /// Returns the configuration of a client that presents its certificate and trusts servers of its
 /// authority, for QUIC.
 pub(crate) fn client(credentials: &Credentials) -> Result<Arc<QuicClientConfig>> {
-    Ok(tls::quic_client(client_config(credentials, PROTOCOL)?))
+    let mut config = client_config(credentials, version::PROTOCOL)?;
+    config.alpn_protocols.push(version::OF_ANY_VERSION.to_vec());
+    Ok(tls::quic_client(config))
 }
 
 /// As [`client`], for TCP.
@@ -80,8 +81,10 @@ pub(crate) fn server(credentials: &Credentials) -> Result<ServerTls> {
         let authorities = tls::authorities(&texts.authority)?;
         let config =
             |protocol: &[u8]| tls::server_config(Arc::clone(&authorities), &identity, protocol);
+        let mut quic = config(version::PROTOCOL)?;
+        quic.alpn_protocols.push(version::OF_ANY_VERSION.to_vec());
         Ok(ServerTls {
-            quic: noq::ServerConfig::with_crypto(tls::quic_server(config(PROTOCOL)?)),
+            quic: noq::ServerConfig::with_crypto(tls::quic_server(quic)),
             tcp: Arc::new(config(tcp::PROTOCOL)?).into(),
         })
     };

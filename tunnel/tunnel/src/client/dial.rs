@@ -13,6 +13,7 @@ use crate::session::{Link, WakeCell};
 use crate::socket::set_mark;
 use crate::tcp::{self, TcpSocket};
 use crate::tls;
+use crate::version;
 use anyhow::{Context, Result, bail};
 use futures_util::future::{BoxFuture, Either, join_all, select};
 use hawser_io::interface::mtu_bytes;
@@ -465,7 +466,8 @@ fn client_endpoint(socket: Box<dyn AsyncUdpSocket>, payload: u16) -> Result<Endp
     )?)
 }
 
-/// Waits for the end of the handshake, and checks that the server supports what a path needs.
+/// Waits for the end of the handshake, and checks that the server has this version and supports what a path
+/// needs.
 async fn complete(
     connecting: Connecting,
     remote: SocketAddr,
@@ -477,6 +479,7 @@ async fn complete(
             remote,
             interface: uplink.interface.clone(),
         })??;
+    version::check(&connection).await?;
     if connection.max_datagram_size().is_none() {
         bail!("the server does not support QUIC datagrams");
     }

@@ -6,6 +6,7 @@ use crate::join::{
 use crate::quic::{DATAGRAM_BUFFER, transport, udp_payload};
 use crate::session::{self, Admission, Command, Handle, Link, Settings};
 use crate::tls::{Peer, ServerTls, peer};
+use crate::version;
 use anyhow::Result;
 use hawser_io::handshakes::{HandshakeSlot, HandshakeSlots};
 use hawser_quic::MarkCounter;
@@ -155,6 +156,11 @@ async fn handshake(
     let Some(connection) = complete_tls(server, incoming, slot, quic).await? else {
         return Ok(None);
     };
+    if !version::is_shared(&connection) {
+        server.registry.count_refusal("version");
+        version::refuse(&connection);
+        return Ok(None);
+    }
     let peer = peer(&connection)?;
     let (mut send, mut receive) = match connection.accept_bi().await {
         Ok(stream) => stream,

@@ -6,7 +6,7 @@ use crate::rig::{HOST4, PORT, Rig, TIMEOUT, nft};
 use crate::traffic::echo;
 use hawser_io::netns::Namespace;
 use hawser_quic::{Congestion, Live, Transport, tls};
-use noq::{ClientConfig, Connection, Endpoint, EndpointConfig, TokioRuntime};
+use noq::{ClientConfig, Connection, ConnectionError, Endpoint, EndpointConfig, TokioRuntime};
 use serde_json::{Value, json};
 use std::fs;
 use std::net::UdpSocket;
@@ -49,12 +49,16 @@ fn with_endpoint<T: Send, F: Future<Output = T>>(
 }
 
 fn quic(authority: &Authority, folder: &Path, name: &str) -> ClientConfig {
+    quic_of(b"hawser-tunnel/1", authority, folder, name)
+}
+
+/// Returns the configuration of a client of this protocol.
+fn quic_of(protocol: &[u8], authority: &Authority, folder: &Path, name: &str) -> ClientConfig {
     authority.credentials(folder, name);
     let read = |end: &str| fs::read_to_string(folder.join(format!("{name}{end}"))).unwrap();
     let authorities = tls::authorities(&read(".authority.pem")).unwrap();
     let identity = tls::Identity::from_pem(&read(".pem"), &read(".key")).unwrap();
-    let mut config =
-        ClientConfig::new(tls::client(authorities, &identity, b"hawser-tunnel/1").unwrap());
+    let mut config = ClientConfig::new(tls::client(authorities, &identity, protocol).unwrap());
     let transport = Transport {
         keep_alive: Some(Duration::from_secs(5)),
         ..Transport::default()
@@ -161,6 +165,22 @@ fn sessions_are_joined_by_their_own_client_alone() {
         server.wait_until_counted("connection_unknown_session", 2);
         assert_eq!(server.session().paths.len(), 1);
         drop(first);
+    });
+}
+
+#[test]
+fn a_client_of_another_version_is_told_that_of_the_server() {
+    let rig = Rig::new();
+    let server = rig.server(0, "", "");
+    let folder = rig.folder.path();
+    with_endpoint(&rig.client, async |endpoint| {
+        let config = quic_of(b"hawser-tunnel", &rig.authority, folder, "car");
+        let closed = connect(&endpoint, &config).await.closed().await;
+        let ConnectionError::ApplicationClosed(close) = closed else {
+            panic!("{closed}");
+        };
+        assert_eq!(&close.reason[..], b"1");
+        server.wait_until_counted("connection_version", 1);
     });
 }
 
