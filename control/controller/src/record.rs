@@ -1,13 +1,6 @@
 //! The records in the store: JSON under keys of the form `kind/name`.
-//!
-//! Controllers that are one version apart share a store, so a record may have fields that this
-//! version does not know. They are ignored, and those of a record that is rewritten from its
-//! previous value are kept ([`Later`], [`Extended`]).
 
-mod extended;
 pub(crate) mod key;
-
-pub(crate) use extended::{Extended, Later};
 
 use crate::store::Revision;
 use hawser_io::clock::unix_ms;
@@ -18,7 +11,7 @@ use hawser_model::discovery::{DiscoveredPath, Ends};
 use hawser_model::pair::NodeKeys;
 use hawser_model::resource::{Event, Flow, PathHealth};
 use hawser_model::track::{Track, TrackRole};
-use hawser_model::tunnel::{ClientReport, TunnelSettings};
+use hawser_model::tunnel::ClientReport;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, SocketAddr};
@@ -53,8 +46,6 @@ pub(crate) struct NodeRecord {
     /// revoked. Made with the first certificate; `None` for nodes of an earlier version.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) incarnation: Option<String>,
-    #[serde(flatten)]
-    pub(crate) later: Later,
 }
 
 impl NodeRecord {
@@ -68,12 +59,10 @@ impl NodeRecord {
             enrolments: vec![],
             changed_in: None,
             incarnation: None,
-            later: Later::new(),
         }
     }
 
-    /// Returns the node without certificates and enrolment tokens, and without fields of later
-    /// versions, which may be credentials too.
+    /// Returns the node without certificates and enrolment tokens.
     pub(crate) fn revoked(self) -> NodeRecord {
         let description = self.description;
         NodeRecord {
@@ -92,7 +81,6 @@ impl NodeRecord {
             incarnation,
             enrolments: _,
             changed_in: _,
-            later: _,
         } = self;
         (tenant, signal_key, certificates, incarnation)
             == (
@@ -205,7 +193,7 @@ pub(crate) struct UsedRecord {
 /// A flow and its number at both of its nodes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct FlowRecord {
-    pub(crate) flow: Extended<Flow>,
+    pub(crate) flow: Flow,
     pub(crate) number: u16,
     /// Whether the egress has reported that it deduplicates the flow's copies. It is only
     /// maintained for flows that wait for it.
@@ -214,8 +202,6 @@ pub(crate) struct FlowRecord {
     /// The revision of the last change by an operator, if a later one has only written `received`.
     #[serde(default)]
     pub(crate) changed_in: Option<Revision>,
-    #[serde(flatten)]
-    pub(crate) later: Later,
 }
 
 impl FlowRecord {
@@ -229,23 +215,20 @@ impl FlowRecord {
 /// A track and its secret.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct TrackRecord {
-    pub(crate) track: Extended<Track>,
+    pub(crate) track: Track,
     /// The number of the secret.
     pub(crate) number: u32,
     /// The secret, 64 hexadecimal digits.
     pub(crate) secret: String,
-    #[serde(flatten)]
-    pub(crate) later: Later,
 }
 
 impl TrackRecord {
     /// Creates a track with its first secret.
     pub(crate) fn of(track: Track) -> TrackRecord {
         TrackRecord {
-            track: track.into(),
+            track,
             number: 1,
             secret: random_hex::<32>(),
-            later: Later::new(),
         }
     }
 
@@ -280,13 +263,11 @@ pub(crate) struct NumberRecord {
 /// An operator's token, under its name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct TokenRecord {
-    pub(crate) token: Extended<Token>,
+    pub(crate) token: Token,
     pub(crate) secret_sha256: String,
     /// The secret before the last one, if it was to stay valid for some time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) previous: Option<PreviousSecret>,
-    #[serde(flatten)]
-    pub(crate) later: Later,
 }
 
 impl TokenRecord {
@@ -348,12 +329,10 @@ pub(crate) struct SeenRecord {
 /// node's lease: the keys of a node that is away stay valid.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct KeysRecord {
-    pub(crate) stated: Extended<NodeKeys>,
+    pub(crate) stated: NodeKeys,
     /// The smallest generation that the newest key may have: that of the newest key known, or the one
     /// that an operator has demanded.
     pub(crate) least_generation: u64,
-    #[serde(flatten)]
-    pub(crate) later: Later,
 }
 
 impl KeysRecord {
@@ -361,8 +340,7 @@ impl KeysRecord {
     pub(crate) fn restated(self, stated: NodeKeys) -> KeysRecord {
         KeysRecord {
             least_generation: self.least_generation.max(self.newest()),
-            stated: stated.into(),
-            later: self.later,
+            stated,
         }
     }
 
@@ -390,8 +368,6 @@ pub(crate) struct HealthRecord {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct PathsRecord {
     pub(crate) paths: Vec<DiscoveredPath>,
-    #[serde(flatten)]
-    pub(crate) later: Later,
 }
 
 /// A tunnel server's report. Written under its controller's lease.
@@ -404,9 +380,6 @@ pub(crate) struct TunnelRecord {
     pub(crate) max_clients: u32,
     pub(crate) draining: bool,
 }
-
-/// The settings of the tunnel clients of a tenant, or of one node.
-pub(crate) type TunnelSettingsRecord = Extended<TunnelSettings>;
 
 /// The last report of a tunnel client on its settings. It is not under a lease, because it is shown
 /// while the client is away, too.

@@ -16,9 +16,8 @@ pub(crate) use journal::Journal;
 use crate::age::RunTime;
 use crate::authority::Presented;
 use crate::record::{
-    AliveRecord, Extended, FlowRecord, FormatRecord, HealthRecord, Issued, KeysRecord, Later,
-    NodeRecord, NumberRecord, PathsRecord, SeenRecord, TokenRecord, TokenUseRecord, TrackRecord,
-    TunnelClientRecord, TunnelRecord, TunnelSettingsRecord,
+    AliveRecord, FlowRecord, FormatRecord, HealthRecord, Issued, KeysRecord, NodeRecord, NumberRecord, PathsRecord, SeenRecord, TokenRecord, TokenUseRecord, TrackRecord,
+    TunnelClientRecord, TunnelRecord,
 };
 use crate::store::{Change, Entry, Revision};
 use hawser_model::Name;
@@ -27,8 +26,9 @@ use hawser_model::decide::Situation;
 use hawser_model::node::{Assignment, Receive, Registration, Send};
 use hawser_model::pair::{AssignedKeys, Peer};
 use hawser_model::resource::{Event, Flow, Node, Path, PathHealth, Policy, Tenant};
-use hawser_model::tunnel::StoreState;
+use hawser_model::tunnel::{StoreState, TunnelSettings};
 use hawser_units::PathSet;
+use serde_json::{Map, Value};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use unreadable::Unreadable;
@@ -43,12 +43,12 @@ pub(crate) struct Versioned<T> {
 
 #[derive(Default)]
 pub(crate) struct View {
-    pub(crate) tenants: BTreeMap<Name, Versioned<Extended<Tenant>>>,
+    pub(crate) tenants: BTreeMap<Name, Versioned<Tenant>>,
     pub(crate) nodes: BTreeMap<Name, NodeView>,
     pub(crate) flows: BTreeMap<Name, FlowView>,
     pub(crate) tracks: BTreeMap<Name, Versioned<TrackRecord>>,
     /// The settings of the tunnel clients of each tenant.
-    pub(crate) tunnel_settings: BTreeMap<Name, Versioned<TunnelSettingsRecord>>,
+    pub(crate) tunnel_settings: BTreeMap<Name, Versioned<TunnelSettings>>,
     pub(crate) tokens: BTreeMap<Name, Versioned<TokenRecord>>,
     pub(crate) events: Journal<Event>,
     pub(crate) audit: Journal<AuditEntry>,
@@ -70,7 +70,7 @@ pub(crate) struct View {
     /// The time for which leaders have run, from which ages are taken.
     pub(crate) run_time: RunTime,
     /// The common settings of the leader.
-    pub(crate) settings: Option<Later>,
+    pub(crate) settings: Option<Map<String, Value>>,
     /// The incarnation of the store; `None` before it is known.
     pub(crate) incarnation: Option<String>,
     /// Everything written up to this revision is in the view, and possibly some later writes.
@@ -95,7 +95,7 @@ pub(crate) struct NodeView {
     /// The node's last statement as a tunnel client.
     pub(crate) tunnel_client: Option<TunnelClientRecord>,
     /// The settings of the node as a tunnel client that differ from those of its tenant.
-    pub(crate) tunnel_settings: Option<Versioned<TunnelSettingsRecord>>,
+    pub(crate) tunnel_settings: Option<Versioned<TunnelSettings>>,
     pub(crate) numbers: BTreeMap<u16, Versioned<NumberRecord>>,
     /// The flows that the node replicates.
     pub(crate) sends: BTreeSet<Name>,
@@ -322,7 +322,7 @@ impl View {
 
     /// Returns the nodes that share a flow with a node.
     pub(crate) fn ends_of<'a>(&'a self, name: &Name) -> impl Iterator<Item = &'a Name> + use<'a> {
-        let flow_of = |flow| Some(&*self.flow(flow)?.value.flow);
+        let flow_of = |flow| Some(&self.flow(flow)?.value.flow);
         let node = self.nodes.get(name).into_iter();
         let ends = node.flat_map(move |node| {
             let egresses = node.sends.iter().filter_map(flow_of);

@@ -10,7 +10,7 @@ use super::tenants::{Created, Creation};
 use crate::access::{Operate, Operator, Read, Sight};
 use crate::check::{self, overlap};
 use crate::controller::{About, Controller};
-use crate::record::{Extended, FlowRecord, Later, NumberRecord, emit, key};
+use crate::record::{FlowRecord, NumberRecord, emit, key};
 use crate::reference;
 use crate::store::{Expect, Revision, Write};
 use crate::view::{NodeView, Versioned, View};
@@ -60,7 +60,7 @@ pub(super) async fn show(
     let record = controller.flow_of(&operator, &name)?;
     Ok(Tagged(
         record.value.changed_in(record.revision),
-        record.value.flow.into_known(),
+        record.value.flow,
     ))
 }
 
@@ -135,7 +135,7 @@ pub(super) async fn change(
     let matching = matching
         .known_to(&controller, &operator.checked, sight)
         .await?;
-    let replaced = |_: &Extended<Flow>| Ok(flow.clone().into());
+    let replaced = |_: &Flow| Ok(flow.clone());
     controller
         .retrying(|| try_change(&controller, &operator, &matching, &name, &replaced))
         .await
@@ -157,7 +157,7 @@ pub(super) async fn patch(
     let matching = matching
         .known_to(&controller, &operator.checked, sight)
         .await?;
-    let patched = |before: &Extended<Flow>| Ok(before.with_known(patch.applied_to(&**before)?));
+    let patched = |before: &Flow| patch.applied_to(before);
     controller
         .retrying(|| try_change(&controller, &operator, &matching, &name, &patched))
         .await
@@ -168,7 +168,7 @@ async fn try_change(
     operator: &Operator<Operate>,
     matching: &Precondition,
     name: &Name,
-    changed: &impl Fn(&Extended<Flow>) -> Result<Extended<Flow>, Refusal>,
+    changed: &impl Fn(&Flow) -> Result<Flow, Refusal>,
 ) -> Result<Tagged<Flow>, HandlerError> {
     let before = controller.flow_of(operator, name)?;
     let changed_in = before.value.changed_in(before.revision);
@@ -177,12 +177,12 @@ async fn try_change(
     check::flow(&new).map_err(Refusal::meaningless)?;
     matching.check(changed_in)?;
     check_unchangeable(&before.value.flow, &new)?;
-    if *new == *before.value.flow {
+    if new == before.value.flow {
         let key = key::of(key::FLOW, name);
         controller
             .still(&operator.checked, key, before.revision)
             .await?;
-        return Ok(Tagged(changed_in, new.into_known()));
+        return Ok(Tagged(changed_in, new));
     }
     let writes = {
         let view = controller.view();
@@ -198,7 +198,7 @@ async fn try_change(
     let revision = controller
         .commit(&operator.checked, writes, about, "flow_changed", message)
         .await?;
-    Ok(Tagged(revision, new.into_known()))
+    Ok(Tagged(revision, new))
 }
 
 /// Rejects a change of the fields that cannot be changed.
@@ -214,7 +214,7 @@ fn check_unchangeable(old: &Flow, new: &Flow) -> Result<(), Refusal> {
 
 fn writes_to_change(
     view: &View,
-    new: &Extended<Flow>,
+    new: &Flow,
     before: &Versioned<FlowRecord>,
 ) -> Vec<Write> {
     let mut writes = Vec::new();
@@ -313,11 +313,10 @@ fn writes_to_create(view: &View, flow: &Flow) -> Result<Vec<Write>, Refusal> {
     // The policy precedes the flow, so that no reader sees a flow without a policy.
     writes.push(Write::put(key::of(key::POLICY, name), emit(&first)).when(Expect::Absent));
     let record = FlowRecord {
-        flow: flow.clone().into(),
+        flow: flow.clone(),
         number: free.number,
         received: false,
         changed_in: None,
-        later: Later::new(),
     };
     writes.push(Write::put(key::of(key::FLOW, name), emit(&record)).when(Expect::Absent));
     writes.extend(references);

@@ -44,7 +44,7 @@ async fn try_state(
         Some(Versioned { value, revision }) => (Expect::Revision(revision), value),
         None => (Expect::Absent, KeysRecord::default()),
     };
-    if *known.stated == *new {
+    if known.stated == *new {
         return Ok(());
     }
     controller.may_change(node)?;

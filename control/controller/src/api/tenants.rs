@@ -90,7 +90,7 @@ async fn try_create(
 ) -> Result<Creation, HandlerError> {
     let known = controller.view().tenants.get(&tenant.name).cloned();
     if let Some(Versioned { value, revision }) = known {
-        if *value != *tenant {
+        if value != *tenant {
             let what = format!(
                 "the tenant {} already exists with another description; PATCH /v1/tenants/NAME changes it",
                 tenant.name
@@ -152,10 +152,9 @@ pub(super) async fn change(
             let before = controller.view().tenants.get(name).cloned();
             let before = before.ok_or_else(|| missing(name))?;
             matching.check(before.revision)?;
-            let changed = patch.applied_to(&*before.value)?;
+            let changed = patch.applied_to(&before.value)?;
             check_change(name, &changed)?;
-            let record = before.value.with_known(changed.clone());
-            let write = Write::put(key::of(key::TENANT, name), emit(&record));
+            let write = Write::put(key::of(key::TENANT, name), emit(&changed));
             let write = write.when(Expect::Revision(before.revision));
             let about = About::tenant(name).by(operator.origin.changes(name, before.revision));
             let message = format!("{} changed the tenant {name}", operator.token.name);

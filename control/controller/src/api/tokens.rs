@@ -7,7 +7,7 @@ use super::refusal::{
 use super::tenants::{self, Created, created};
 use crate::access::{Admin, Anyone, Operator, Sight, scope_name};
 use crate::controller::{About, Controller};
-use crate::record::{Later, PreviousSecret, TokenRecord, emit, key, random_hex, sha256_hex};
+use crate::record::{PreviousSecret, TokenRecord, emit, key, random_hex, sha256_hex};
 use crate::reference;
 use crate::store::{Expect, Revision, Write};
 use crate::view::{Versioned, View};
@@ -32,7 +32,7 @@ pub(super) async fn list(
     let tokens = view
         .tokens
         .range::<str, _>(query.range())
-        .map(|(name, token)| (name, &*token.value.token));
+        .map(|(name, token)| (name, &token.value.token));
     let seen = tokens.filter(|(_, token)| operator.sees_optional(token.tenant.as_ref()));
     let seen = seen.map(|(name, token)| {
         let used_unix_ms = view.token_used_unix_ms(name);
@@ -232,7 +232,7 @@ async fn try_rotate(
         let what = "the token has expired; `valid_s` says how long it is to be valid again";
         return Err(Refusal::conflict(what).into());
     }
-    let issued = issue(Token::clone(&record.token));
+    let issued = issue(record.token.clone());
     let before = std::mem::replace(&mut record.secret_sha256, sha256_hex(&issued.secret));
     let until = expiry(Some(new.overlap_s)).unwrap_or(0);
     record.previous = (new.overlap_s > 0 && !has_ended).then(|| PreviousSecret {
@@ -305,10 +305,9 @@ pub(crate) fn issue(token: Token) -> IssuedToken {
 /// Returns the write of a new token.
 pub(crate) fn put(issued: &IssuedToken) -> Write {
     let record = TokenRecord {
-        token: issued.token.clone().into(),
+        token: issued.token.clone(),
         secret_sha256: sha256_hex(&issued.secret),
         previous: None,
-        later: Later::new(),
     };
     Write::put(key::of(key::TOKEN, &issued.token.name), emit(&record))
 }

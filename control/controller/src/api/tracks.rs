@@ -41,7 +41,7 @@ pub(super) async fn list(
     let tracks = view
         .tracks
         .range::<str, _>(query.range())
-        .map(|(name, record)| (name, Track::clone(&record.value.track)));
+        .map(|(name, record)| (name, record.value.track.clone()));
     Ok(Json(query.page(tracks.filter(|(_, track)| {
         operator.sees(&track.tenant) && filter.admits(&track.tenant, track.members())
     }))?))
@@ -56,7 +56,7 @@ pub(super) async fn show(
     Path(name): Path<Name>,
 ) -> Result<Tagged<Track>, HandlerError> {
     let record = controller.track_of(&operator, &name)?;
-    Ok(Tagged(record.revision, record.value.track.into_known()))
+    Ok(Tagged(record.revision, record.value.track))
 }
 
 /// Create a track with a new secret, which its writers and readers get
@@ -158,7 +158,7 @@ async fn try_change(
         return Err(Refusal::meaningless(what).into());
     }
     let read = Expect::Revision(revision);
-    if *new == **old {
+    if new == old {
         let key = key::of(key::TRACK, name);
         controller.still(&operator.checked, key, revision).await?;
         return Ok(revision);
@@ -171,7 +171,7 @@ async fn try_change(
         may_less(TrackRole::Reader) || may_less(TrackRole::Relay)
     };
     let mut record = TrackRecord {
-        track: new.clone().into(),
+        track: new.clone(),
         ..value.clone()
     };
     let is_anyone_limited = old.members().any(is_limited);

@@ -11,7 +11,7 @@ use super::tenants;
 use crate::access::{Certified, Operate, Operator, Read, Sight};
 use crate::controller::{About, Controller};
 use crate::observe::short;
-use crate::record::{TunnelClientRecord, TunnelSettingsRecord, emit, key, sha256_hex};
+use crate::record::{TunnelClientRecord, emit, key, sha256_hex};
 use crate::store::{Expect, Revision, Write};
 use crate::view::{NodeView, Versioned, View, unreadable};
 use axum::Json;
@@ -78,7 +78,7 @@ pub(super) async fn list(
 
 /// Returns all settings, ordered by their names.
 fn all_settings(view: &View) -> impl Iterator<Item = OwnedSettings> {
-    let known = |settings: &Versioned<TunnelSettingsRecord>| TunnelSettings::clone(&settings.value);
+    let known = |settings: &Versioned<TunnelSettings>| settings.value.clone();
     let nodes = view.nodes.iter().filter_map(move |(name, node)| {
         Some(OwnedSettings {
             tenant: node.record.as_ref()?.value.tenant.clone(),
@@ -229,7 +229,7 @@ struct Stored {
     /// Makes a commit fail if the owner was changed or deleted in the meantime.
     owner_check: Write,
     /// `None` if there are none.
-    settings: Option<Versioned<TunnelSettingsRecord>>,
+    settings: Option<Versioned<TunnelSettings>>,
 }
 
 impl Stored {
@@ -292,7 +292,7 @@ impl Controller {
     ) -> Result<Tagged<TunnelSettings>, HandlerError> {
         let stored = self.settings_of(operator, owner)?;
         let revision = stored.revision();
-        let settings = stored.settings.map(|settings| settings.value.into_known());
+        let settings = stored.settings.map(|settings| settings.value);
         Ok(Tagged(revision, settings.unwrap_or_default()))
     }
 
@@ -336,7 +336,7 @@ impl Controller {
             0 => Expect::Absent,
             revision => Expect::Revision(revision),
         };
-        let known = stored.settings.as_ref().map(|settings| &*settings.value);
+        let known = stored.settings.as_ref().map(|settings| &settings.value);
         if known == new {
             // The view may be behind the store, so check that nothing has changed.
             let check = Write::check(owner.key(), read);
@@ -352,8 +352,7 @@ impl Controller {
                     0 => origin.makes(owner.name()),
                     revision => origin.changes(owner.name(), revision),
                 };
-                let record = TunnelSettingsRecord::from(new.clone());
-                let write = Write::put(owner.key(), emit(&record));
+                let write = Write::put(owner.key(), emit(new));
                 (write, by, "tunnel_settings_changed", "changed")
             }
             None => {
@@ -465,9 +464,9 @@ impl Controller {
 
 /// Returns the settings for a node of that tenant.
 fn settings_for(view: &View, tenant: &Name, node: &NodeView) -> TunnelSettings {
-    let known = |settings: Option<&Versioned<TunnelSettingsRecord>>| {
+    let known = |settings: Option<&Versioned<TunnelSettings>>| {
         settings.map_or_else(TunnelSettings::default, |settings| {
-            TunnelSettings::clone(&settings.value)
+            settings.value.clone()
         })
     };
     let of_tenant = known(view.tunnel_settings.get(tenant));

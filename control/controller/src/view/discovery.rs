@@ -75,10 +75,8 @@ impl View {
         let write = if after.is_empty() {
             Write::delete(key)
         } else {
-            let later = record.map(|record| record.value.later.clone());
             let record = PathsRecord {
                 paths: after.clone(),
-                later: later.unwrap_or_default(),
             };
             Write::put(key, emit(&record))
         };

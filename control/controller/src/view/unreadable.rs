@@ -98,7 +98,7 @@ impl View {
         if let Some(record) = self.flow(flow) {
             let Flow {
                 ingress, egress, ..
-            } = &*record.value.flow;
+            } = &record.value.flow;
             keys.extend([ingress, egress].map(|node| key::of(key::REGISTRATION, node)));
         }
         keys.into_iter().find(|key| self.is_missing(key))

@@ -136,30 +136,6 @@ fn fields_that_a_later_version_added_to_records_are_ignored() {
 }
 
 #[test]
-fn a_rewritten_record_keeps_the_fields_that_a_later_version_added() {
-    for (key, inner) in [
-        ("node/edge-1", None),
-        ("keys/edge-1", Some("stated")),
-        ("paths/edge-2/edge-3", None),
-        ("flow/stage", Some("flow")),
-        ("track/show", Some("track")),
-        ("tunnel_tenant/acme", None),
-        ("tunnel_node/edge-1", None),
-        ("token/admin", Some("token")),
-    ] {
-        let mut record = golden()[key].clone();
-        record["zz_later"] = json!({ "more": 1 });
-        if let Some(inner) = inner {
-            record[inner]["zz_later"] = json!([1.5]);
-        }
-        let view = View::of(vec![entry(key, &record, 1)]);
-        let kept = view.entry(&key.into()).unwrap();
-        let kept: Value = serde_json::from_slice(&kept.value).unwrap();
-        assert_eq!(kept, record);
-    }
-}
-
-#[test]
 fn a_record_that_was_never_read_is_not_taken_for_deleted() {
     let node = name("edge-1");
     for key in [
