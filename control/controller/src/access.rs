@@ -9,7 +9,7 @@ use crate::limit::{Checked, Unchecked};
 use crate::record::{Issued, TokenUseRecord, emit, key, sha256_hex};
 use crate::store::{Error, Expect, Write};
 use crate::token_use::TokenUse;
-use crate::view::{View, unreadable};
+use crate::view::View;
 use axum::extract::FromRequestParts;
 use axum::http::StatusCode;
 use axum::http::header::AUTHORIZATION;
@@ -134,6 +134,7 @@ impl<N: Needs> FromRequestParts<Arc<Controller>> for Operator<N> {
         controller: &Arc<Controller>,
     ) -> Result<Self, Refusal> {
         let (checked, token, secret_sha256) = controller.operator(parts, N::SCOPE)?;
+        controller.check_whole()?;
         let origin = Origin::operator(&token.name, peer(parts).address, request(parts));
         Ok(Operator {
             checked,
@@ -152,7 +153,9 @@ impl FromRequestParts<Arc<Controller>> for Certified {
         parts: &mut Parts,
         controller: &Arc<Controller>,
     ) -> Result<Self, Refusal> {
-        controller.node(parts, |_| false)
+        let certified = controller.node(parts, |_| false)?;
+        controller.check_whole()?;
+        Ok(certified)
     }
 }
 
@@ -164,7 +167,9 @@ impl FromRequestParts<Arc<Controller>> for Renewing {
         controller: &Arc<Controller>,
     ) -> Result<Self, Refusal> {
         let may_renew = |issued: &Issued| controller.may_renew(issued);
-        controller.node(parts, may_renew).map(Renewing)
+        let certified = controller.node(parts, may_renew)?;
+        controller.check_whole()?;
+        Ok(Renewing(certified))
     }
 }
 
@@ -263,6 +268,12 @@ fn request(parts: &Parts) -> RequestId {
 }
 
 impl Controller {
+    /// Rejects a request while the view does not show the whole store.
+    fn check_whole(&self) -> Result<(), Refusal> {
+        let fault = self.view().fault();
+        fault.map_or(Ok(()), |fault| Err(Refusal::unavailable(fault)))
+    }
+
     /// Returns a check for commits of a node's statement about itself: the commit succeeds only if
     /// the certificate still belongs to the node.
     pub(crate) fn certificate_check(&self, node: &Presented) -> Result<Write, Refusal> {
@@ -338,10 +349,6 @@ impl Controller {
             let what = "only nodes may do this: connect with the certificate that the node got when it was enrolled";
             return Err(self.failed(peer.address, "no_certificate", Refusal::unauthorized(what)));
         };
-        let key = key::of(key::NODE, &presented.node);
-        if self.view().is_missing(&key) {
-            return Err(Refusal::unavailable(unreadable(&key).to_string()));
-        }
         let accepted = self.view().accepted(presented).map(|(record, issued)| {
             let tenant = record.value.tenant.clone();
             (tenant, issued.clone())

@@ -355,13 +355,14 @@ impl Controller {
 
     fn update_view(&self, updates: Vec<Update>) -> Applied {
         let mut view = self.view_mut();
+        let was_whole = view.fault().is_none();
         let mut touched = Vec::new();
         let mut is_new = false;
         for update in updates {
             match update {
                 Update::Change(change) => touched.push(view.apply(change)),
                 Update::All(entries) => {
-                    let next = view.followed_by(entries);
+                    let next = View::of(entries);
                     let before = std::mem::replace(&mut *view, next);
                     // Deleted nodes are announced after the new state. A node may have been
                     // deleted and created again unseen.
@@ -373,7 +374,8 @@ impl Controller {
         }
         Applied {
             touched,
-            is_new,
+            // Nothing was pushed or decided while the view was not whole.
+            is_new: is_new || !was_whole && view.fault().is_none(),
             complete: view.complete,
         }
     }

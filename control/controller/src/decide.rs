@@ -10,7 +10,7 @@ use crate::controller::{About, Controller};
 use crate::limit::Checked;
 use crate::record::{emit, key};
 use crate::store::{Error, Expect, Revision, Write};
-use crate::view::{Versioned, unreadable};
+use crate::view::Versioned;
 use hawser_io::clock::unix_ms;
 use hawser_model::Name;
 use hawser_model::decide::{Decision, Ignored, Situation};
@@ -104,8 +104,8 @@ impl Controller {
     ) -> Result<Outcome, Error> {
         let keys = [key::of(key::FLOW, flow), key::of(key::POLICY, flow)];
         for attempt in 1.. {
-            let missing = self.view().missing_for_flow(flow);
-            missing.map_or(Ok(()), |key| Err(unreadable(&key)))?;
+            let fault = self.view().fault();
+            fault.map_or(Ok(()), |fault| Err(Error::Unavailable(fault)))?;
             let choice = match self.choose(flow, by, choose) {
                 Ok(choice) => choice,
                 Err(outcome) => return Ok(outcome),

@@ -55,7 +55,7 @@ pub(crate) struct Metrics {
     nodes_lost: Gauge,
     failed_writes: Counter,
     is_leader: Gauge,
-    unreadable: Gauge,
+    damaged: Gauge,
     settings_differ: Gauge,
     flows: Family<FlowLabels, Gauge>,
 }
@@ -70,8 +70,8 @@ pub(crate) struct Gauges {
     pub(crate) is_leader: bool,
     /// Mode, state and number of flows.
     pub(crate) flows: Vec<(&'static str, &'static str, i64)>,
-    /// The number of records that this version cannot read.
-    pub(crate) unreadable: usize,
+    /// The number of records of the store that cannot be read.
+    pub(crate) damaged: usize,
     /// The number of settings that should be the leader's and are not.
     pub(crate) settings_differ: usize,
 }
@@ -118,7 +118,7 @@ impl Metrics {
             nodes_lost: Gauge::default(),
             failed_writes: Counter::default(),
             is_leader: Gauge::default(),
-            unreadable: Gauge::default(),
+            damaged: Gauge::default(),
             settings_differ: Gauge::default(),
             flows: Family::default(),
             registry: Registry::default(),
@@ -205,9 +205,9 @@ impl Metrics {
         );
         registry.register("flows", "Flows by mode and state", self.flows.clone());
         registry.register(
-            "unreadable_records",
-            "Records of the store that this version cannot read",
-            self.unreadable.clone(),
+            "damaged_records",
+            "Records of the store that cannot be read",
+            self.damaged.clone(),
         );
         registry.register(
             "settings_differ",
@@ -274,7 +274,7 @@ impl Metrics {
         self.nodes_alive.set(gauge(gauges.nodes_alive));
         self.nodes_lost.set(gauge(gauges.nodes_lost));
         self.is_leader.set(gauges.is_leader.into());
-        self.unreadable.set(gauge(gauges.unreadable));
+        self.damaged.set(gauge(gauges.damaged));
         self.settings_differ.set(gauge(gauges.settings_differ));
         self.flows.clear();
         for (mode, state, count) in &gauges.flows {

@@ -115,8 +115,7 @@ impl NodeStream {
     fn take_mark(&self) -> Option<Mark> {
         let mut marks = self.mailbox.marks.lock();
         if marks.assignment {
-            let view = self.controller.view();
-            if view.missing_for_node(&self.node.node).is_some() {
+            if self.controller.view().fault().is_some() {
                 // The node keeps the last assignment, which may have flows that are missing here.
                 return None;
             }

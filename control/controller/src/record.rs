@@ -449,19 +449,19 @@ pub(crate) fn emit(value: &impl Serialize) -> Vec<u8> {
 /// Decodes a record of the store.
 ///
 /// # Errors
-/// Returns why this version cannot read it.
+/// Returns why it cannot be read.
 pub(crate) fn decode<T: DeserializeOwned>(value: &[u8]) -> Result<T, serde_json::Error> {
     serde_json::from_slice(value)
 }
 
-/// Decodes a record of the store. Returns `None` and logs an error for a record that this version
-/// cannot read.
+/// Decodes a record of the store. Returns `None` and logs an error for a record that cannot be
+/// read.
 pub(crate) fn parse<T: DeserializeOwned>(key: &str, value: &[u8]) -> Option<T> {
     decode(value)
         .inspect_err(|error| {
             tracing::error!(
                 key,
-                "the store contains a record that this version cannot read: {error}"
+                "the store contains a record that cannot be read: {error}"
             )
         })
         .ok()

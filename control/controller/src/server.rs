@@ -93,6 +93,9 @@ impl Server {
         tokio::time::timeout(STORE_START_TIMEOUT, controller.filled())
             .await
             .context("the store did not respond in time; see the log")?;
+        if let Some(fault) = controller.view().fault() {
+            bail!(fault);
+        }
         let mut deciding = JoinSet::new();
         deciding.spawn(leader::run(controller.clone(), own.clone(), work));
         deciding.spawn(controller.clone().write_seen_periodically(own.clone()));

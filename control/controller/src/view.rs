@@ -6,9 +6,8 @@
 mod apply;
 mod discovery;
 mod journal;
-mod unreadable;
 #[cfg(test)]
-mod versions;
+mod stored;
 
 pub(crate) use apply::Touched;
 pub(crate) use journal::Journal;
@@ -16,8 +15,9 @@ pub(crate) use journal::Journal;
 use crate::age::RunTime;
 use crate::authority::Presented;
 use crate::record::{
-    AliveRecord, FlowRecord, FormatRecord, HealthRecord, Issued, KeysRecord, NodeRecord, NumberRecord, PathsRecord, SeenRecord, TokenRecord, TokenUseRecord, TrackRecord,
-    TunnelClientRecord, TunnelRecord,
+    AliveRecord, FlowRecord, HealthRecord, Issued, KeysRecord, NodeRecord, NumberRecord,
+    PathsRecord, SeenRecord, TokenRecord, TokenUseRecord, TrackRecord, TunnelClientRecord,
+    TunnelRecord,
 };
 use crate::store::{Change, Entry, Revision};
 use hawser_model::Name;
@@ -31,8 +31,6 @@ use hawser_units::PathSet;
 use serde_json::{Map, Value};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
-use unreadable::Unreadable;
-pub(crate) use unreadable::unreadable;
 
 /// A value and the revision in which it was written.
 #[derive(Debug, Clone)]
@@ -62,9 +60,8 @@ pub(crate) struct View {
     token_uses: BTreeMap<Name, Versioned<TokenUseRecord>>,
     /// The revision of the last reference to each tenant and node, by `used` key.
     used: HashMap<Arc<str>, Revision>,
-    unreadable: Unreadable,
-    /// The format of the store; `None` before it is known.
-    format: Option<FormatRecord>,
+    /// The keys of the records that cannot be read.
+    damaged: BTreeSet<Arc<str>>,
     /// Events up to this number may have been removed because there were too many.
     pub(crate) trimmed: Revision,
     /// The time for which leaders have run, from which ages are taken.
@@ -130,6 +127,19 @@ impl View {
         }
         (view.complete, view.latest) = (revision, revision);
         view
+    }
+
+    /// Returns why the view does not show the whole store, and what to do; `None` if it does.
+    pub(crate) fn fault(&self) -> Option<String> {
+        let first = self.damaged.first()?;
+        Some(format!(
+            "the record {first} of the store cannot be read: restore a backup, or repair the record"
+        ))
+    }
+
+    /// Returns the number of records that cannot be read.
+    pub(crate) fn damaged_len(&self) -> usize {
+        self.damaged.len()
     }
 
     /// Returns the names of a tenant's nodes.

@@ -212,11 +212,7 @@ fn check_unchangeable(old: &Flow, new: &Flow) -> Result<(), Refusal> {
     Err(Refusal::meaningless(what))
 }
 
-fn writes_to_change(
-    view: &View,
-    new: &Flow,
-    before: &Versioned<FlowRecord>,
-) -> Vec<Write> {
+fn writes_to_change(view: &View, new: &Flow, before: &Versioned<FlowRecord>) -> Vec<Write> {
     let mut writes = Vec::new();
     if let Some(policy) = view.policy(&new.name)
         && policy.value.reason != Cause::Operator

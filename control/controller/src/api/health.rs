@@ -108,7 +108,7 @@ fn gauges(controller: &Controller) -> Gauges {
         nodes_lost: nodes().filter(|node| node.is_lost()).count(),
         is_leader: controller.role.borrow().leadership().is_some(),
         flows: flows_by_state(&view),
-        unreadable: view.unreadable_len(),
+        damaged: view.damaged_len(),
         settings_differ,
     }
 }

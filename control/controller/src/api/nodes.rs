@@ -8,7 +8,6 @@ use super::problem::Kind;
 use super::refusal::{
     BodyErrors, CommonErrors, ConflictError, HandlerError, NotFoundError, Refusal,
 };
-use super::tenants;
 use crate::access::{Operate, Operator, Read, Sight};
 use crate::check;
 use crate::controller::{About, Controller};
@@ -217,7 +216,6 @@ fn writes_to_delete(view: &View, name: &Name, revision: Revision) -> Result<Vec<
         .map(|number| key::number(name, *number));
     let inner = view.inner_of(name).map(key::inner);
     let records = RECORDS.iter().map(|kind| key::of(kind, name));
-    tenants::check_whole(view)?;
     let mut writes = reference::remove(view, key::NODE, name, revision).to_vec();
     writes.extend(records.chain(numbers).chain(inner).map(Write::delete));
     Ok(writes)

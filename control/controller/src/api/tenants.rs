@@ -11,7 +11,7 @@ use crate::controller::{About, Controller};
 use crate::record::{emit, key};
 use crate::reference;
 use crate::store::{Expect, Revision, Write};
-use crate::view::{Versioned, View, unreadable};
+use crate::view::{Versioned, View};
 use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderName, StatusCode, header};
@@ -224,16 +224,9 @@ fn writes_to_delete(
         );
         return Err(Refusal::conflict(what).kind(Kind::InUse));
     }
-    check_whole(view)?;
     let mut writes = reference::remove(view, key::TENANT, name, tenant.revision).to_vec();
     writes.push(Write::delete(key::of(key::TUNNEL_TENANT, name)));
     Ok((writes, tenant.revision))
-}
-
-/// Rejects a removal while there are records that may refer to the removed thing and cannot be read.
-pub(super) fn check_whole(view: &View) -> Result<(), Refusal> {
-    let unreadable = view.missing_record().map(unreadable);
-    unreadable.map_or(Ok(()), |error| Err(Refusal::unavailable(error.to_string())))
 }
 
 /// Describes the flows, nodes and tokens of a tenant, in the order in which they can be deleted. Empty

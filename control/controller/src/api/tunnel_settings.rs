@@ -13,7 +13,7 @@ use crate::controller::{About, Controller};
 use crate::observe::short;
 use crate::record::{TunnelClientRecord, emit, key, sha256_hex};
 use crate::store::{Expect, Revision, Write};
-use crate::view::{NodeView, Versioned, View, unreadable};
+use crate::view::{NodeView, Versioned, View};
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -245,9 +245,6 @@ impl Controller {
     /// Returns the settings of an owner that the operator may see.
     fn settings_of<N>(&self, operator: &Operator<N>, owner: Owner<'_>) -> Result<Stored, Refusal> {
         let view = self.view();
-        if view.is_missing(&owner.key()) {
-            return Err(Refusal::unavailable(unreadable(&owner.key()).to_string()));
-        }
         let (tenant, owner_key, revision, settings) = match owner {
             Owner::Tenant(name) => {
                 let tenant = view.tenants.get(name).filter(|_| operator.sees(name));
@@ -379,13 +376,9 @@ impl Controller {
             .await?)
     }
 
-    /// Returns the settings for a client; `None` if they cannot be read.
+    /// Returns the settings for a client; `None` if it was deleted.
     pub(super) fn given_settings(&self, caller: &Certified) -> Option<GivenSettings> {
         let (view, node) = (self.view(), &caller.node.node);
-        let owners = [Owner::Tenant(&caller.tenant), Owner::Node(node)];
-        if owners.iter().any(|owner| view.is_missing(&owner.key())) {
-            return None;
-        }
         let settings = settings_for(&view, &caller.tenant, view.nodes.get(node)?);
         Some(GivenSettings::new(
             digest(&settings),
@@ -465,9 +458,7 @@ impl Controller {
 /// Returns the settings for a node of that tenant.
 fn settings_for(view: &View, tenant: &Name, node: &NodeView) -> TunnelSettings {
     let known = |settings: Option<&Versioned<TunnelSettings>>| {
-        settings.map_or_else(TunnelSettings::default, |settings| {
-            settings.value.clone()
-        })
+        settings.map_or_else(TunnelSettings::default, |settings| settings.value.clone())
     };
     let of_tenant = known(view.tunnel_settings.get(tenant));
     known(node.tunnel_settings.as_ref()).over(&of_tenant)

@@ -62,23 +62,19 @@ impl View {
         self.advance(&key, revision);
         match self.apply_value(&key, value, revision) {
             Ok(touched) => {
-                self.unreadable.remove(&key);
+                self.damaged.remove(&key);
                 touched
             }
             Err(error) => {
-                tracing::error!(
-                    %key,
-                    "the store contains a record that this version cannot read: {error}"
-                );
-                let is_known = self.entry(&key).is_some();
-                self.unreadable.insert(key, is_known);
+                tracing::error!(%key, "the store contains a record that cannot be read: {error}");
+                self.damaged.insert(key);
                 Touched::Nothing
             }
         }
     }
 
     /// Applies the value of a key, or its deletion.
-    pub(super) fn apply_value(
+    fn apply_value(
         &mut self,
         key: &Arc<str>,
         value: Option<Arc<[u8]>>,
@@ -106,7 +102,6 @@ impl View {
     /// Applies a key of which there is only one.
     fn apply_single(&mut self, key: &str, value: Option<&[u8]>) -> Applied {
         match key {
-            key::FORMAT => self.format = value.map(decode).transpose()?,
             key::INCARNATION => {
                 self.incarnation = value.map(decode).transpose()?;
                 return Ok(Touched::Incarnation);

@@ -271,7 +271,6 @@ mod tests {
         };
         let record = PathsRecord {
             paths: vec![path],
-            ..PathsRecord::default()
         };
         let entry = Entry {
             key: key::paths([&first, &second]).into(),
