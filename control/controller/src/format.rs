@@ -1,34 +1,24 @@
 //! The format of the store, and its incarnation.
 //!
-//! Controllers that are one version apart read each other's records. A version whose records
-//! earlier ones cannot read at all raises the number of the format.
+//! All controllers of a store have the same format. A change of the records raises its number.
 
 use crate::record::{FormatRecord, decode, emit, key, random_hex};
 use crate::store::{Error, Expect, Store, Write};
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, ensure};
 
-/// The greatest format that this version reads, and the one that it writes.
+/// The format of the records.
 const FORMAT: u32 = 1;
 
-/// Returns why this version cannot read a store of that format, and what to do; `None` if it can.
-pub(crate) fn fault(record: &FormatRecord) -> Option<String> {
-    let FormatRecord { format, version } = record;
-    (*format > FORMAT).then(|| {
-        format!(
-            "the store has the format {format} of Hawser {version}, this version reads up to {FORMAT}: \
-             start that version or a later one, or restore a backup from before the update (docs/upgrade.md)"
-        )
-    })
-}
+const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// Checks that this version can read the store. Writes format and incarnation into a new store.
+/// Checks that the store has this format. Writes format and incarnation into a new store.
 ///
 /// # Errors
-/// Returns an error if the store is of a later format or does not respond.
+/// Returns an error if the store has another format or does not respond.
 pub(crate) async fn check(store: &dyn Store) -> Result<()> {
     let record = FormatRecord {
         format: FORMAT,
-        version: env!("CARGO_PKG_VERSION").to_owned(),
+        version: VERSION.to_owned(),
     };
     let writes = vec![
         Write::put(key::FORMAT, emit(&record)).when(Expect::Absent),
@@ -41,11 +31,16 @@ pub(crate) async fn check(store: &dyn Store) -> Result<()> {
     }
     let known = store.get(key::FORMAT).await?;
     let known = known.context("the store has an incarnation and no format: it is damaged")?;
-    let known = decode(&known.value).context("the format of the store cannot be read")?;
-    match fault(&known) {
-        Some(fault) => bail!(fault),
-        None => Ok(()),
-    }
+    let known: FormatRecord =
+        decode(&known.value).context("the format of the store cannot be read")?;
+    ensure!(
+        known.format == FORMAT,
+        "the store has the format {} of Hawser {}, and this is Hawser {VERSION} with the format {FORMAT}: \
+         start that version, or restore a backup of this one (docs/upgrade.md)",
+        known.format,
+        known.version,
+    );
+    Ok(())
 }
 
 /// Returns the write of a new incarnation.

@@ -16,9 +16,6 @@ const ENTRIES: TableDefinition<&str, (u64, &[u8])> = TableDefinition::new("entri
 
 const NUMBERS: TableDefinition<&str, u64> = TableDefinition::new("numbers");
 
-/// The format of the tables. Files with another number are rejected.
-const FORMAT: (&str, u64) = ("format", 1);
-
 /// The greatest revision that may have been used. Not every revision is written to the file, but
 /// none is used twice.
 const REVISIONS: &str = "revisions";
@@ -92,18 +89,9 @@ impl File {
             Err(redb::TableError::TableDoesNotExist(_)) => return Ok((Entries::new(), 0)),
             Err(e) => return Err(text(e)),
         };
-        let number =
-            |name| Ok::<_, String>(numbers.get(name).map_err(text)?.map(|guard| guard.value()));
-        if let format @ Some(..) = number(FORMAT.0)?
-            && format != Some(FORMAT.1)
-        {
-            return Err(format!(
-                "it was written by a newer version (format {})",
-                format.unwrap_or(0)
-            ));
-        }
+        let revisions = numbers.get(REVISIONS).map_err(text)?;
         let entries = read_entries(&transaction).map_err(text)?;
-        Ok((entries, number(REVISIONS)?.unwrap_or(0)))
+        Ok((entries, revisions.map_or(0, |number| number.value())))
     }
 
     /// Returns the greatest revision that may be used before the next [`write`](Self::write).
@@ -197,7 +185,6 @@ fn write(database: &Database, rows: &Rows, reserved: Option<Revision>) -> Result
         }
         if let Some(reserved) = reserved {
             let mut numbers = transaction.open_table(NUMBERS)?;
-            numbers.insert(FORMAT.0, FORMAT.1)?;
             numbers.insert(REVISIONS, reserved)?;
         }
     }
