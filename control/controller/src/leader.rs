@@ -9,7 +9,7 @@ use crate::record::{SeenRecord, emit, key};
 use crate::retention::surplus;
 use crate::settings;
 use crate::store::{Error, Expect, Leadership, MAX_WRITES, Role, Write};
-use crate::view::{Touched, Versioned, View};
+use crate::view::{Touched, Versioned};
 use hawser_model::Name;
 use hawser_model::decide::{Decision, Ignored, Situation, fitted, health_changed};
 use hawser_model::resource::{Mode, Policy};
@@ -381,32 +381,6 @@ impl Leader {
             }
             self.controller.store(&self.own).commit(writes).await?;
         }
-        self.remove_left_settings().await
-    }
-
-    /// Removes settings of tunnel clients whose tenant or node was deleted by a controller that does not
-    /// know them. Another controller of that kind could create one of the same name, which would inherit
-    /// them.
-    async fn remove_left_settings(&self) -> Result<(), Error> {
-        let left = left_settings(&self.controller.view());
-        for Left { writes, about, of } in left {
-            let writes = writes
-                .into_iter()
-                .chain([self.leadership.fence()])
-                .collect();
-            let message = format!(
-                "the settings of tunnel clients of {of}, which does not exist, were removed"
-            );
-            let removed = self
-                .controller
-                .commit(&self.own, writes, about, "tunnel_settings_deleted", message)
-                .await;
-            match removed {
-                // The owner was created concurrently, without these settings.
-                Ok(_) | Err(Error::Conflict { .. }) => {}
-                Err(error) => return Err(error),
-            }
-        }
         Ok(())
     }
 
@@ -444,39 +418,4 @@ impl Leader {
             drop(permit);
         });
     }
-}
-
-/// Settings of tunnel clients without an owner.
-struct Left {
-    writes: [Write; 2],
-    about: About,
-    /// The tenant or node that they were for.
-    of: Name,
-}
-
-/// Returns the settings of tunnel clients whose tenant or node does not exist.
-fn left_settings(view: &View) -> Vec<Left> {
-    let remove = |owner: &str, kind: &str, name: &Name, revision| {
-        [
-            Write::check(key::of(owner, name), Expect::Absent),
-            Write::delete(key::of(kind, name)).when(Expect::Revision(revision)),
-        ]
-    };
-    let tenants = view.tunnel_settings.iter();
-    let tenants = tenants.filter(|(name, _)| !view.tenants.contains_key(*name));
-    let tenants = tenants.map(|(name, settings)| Left {
-        writes: remove(key::TENANT, key::TUNNEL_TENANT, name, settings.revision),
-        about: About::tenant(name),
-        of: name.clone(),
-    });
-    let nodes = view.nodes.iter().filter(|(_, node)| node.record.is_none());
-    let nodes = nodes.filter_map(|(name, node)| {
-        let settings = node.tunnel_settings.as_ref()?;
-        Some(Left {
-            writes: remove(key::NODE, key::TUNNEL_NODE, name, settings.revision),
-            about: About::default().node(name),
-            of: name.clone(),
-        })
-    });
-    tenants.chain(nodes).collect()
 }

@@ -221,7 +221,7 @@ fn writes_to_delete(view: &View, name: &Name, revision: Revision) -> Result<Vec<
     Ok(writes)
 }
 
-/// Rejects the deletion and the creation of a node to which flows refer.
+/// Rejects the deletion of a node to which flows refer.
 fn check_flows(name: &Name, node: &NodeView) -> Result<(), Refusal> {
     let flows: Vec<&Name> = node.sends.union(&node.receives).collect();
     let Some(flow) = flows.first() else {
@@ -474,7 +474,7 @@ impl Controller {
                     "the tenant {tenant} has {max} nodes, as many as `limits.tenant_nodes` allows; delete some first"
                 )));
             }
-            return writes_to_create(&view, name, (tenant, revision), enrolment);
+            return writes_to_create(name, (tenant, revision), enrolment);
         };
         if known.value.tenant != *tenant {
             return Err(Refusal::taken(name, tenant));
@@ -521,20 +521,13 @@ fn tenant_revision(view: &View, tenant: &Name) -> Result<Revision, Refusal> {
 
 /// Returns the writes that create a node with a token. The revision is that of the tenant.
 fn writes_to_create(
-    view: &View,
     name: &Name,
     (tenant, revision): (&Name, Revision),
     enrolment: EnrolmentRecord,
 ) -> Result<Vec<Write>, Refusal> {
-    if let Some(node) = view.nodes.get(name) {
-        check_flows(name, node)?;
-    }
     let node = NodeRecord::of(tenant.clone());
     let mut writes = vec![put_with_token(name, node, enrolment, Expect::Absent)?];
     writes.extend(reference::refer(key::TENANT, tenant, revision, name));
-    // A controller that does not know all of these has left some of an earlier node of the name.
-    let left = RECORDS.iter().map(|kind| key::of(kind, name));
-    writes.extend(left.map(Write::delete));
     Ok(writes)
 }
 

@@ -101,11 +101,8 @@ async fn try_create(
         controller.still(&operator.checked, key, revision).await?;
         return Ok(Creation::Before(revision));
     }
-    let writes = vec![
-        Write::put(key::of(key::TENANT, &tenant.name), emit(tenant)).when(Expect::Absent),
-        // A controller that knows no settings has left those of an earlier tenant of the name.
-        Write::delete(key::of(key::TUNNEL_TENANT, &tenant.name)),
-    ];
+    let key = key::of(key::TENANT, &tenant.name);
+    let writes = vec![Write::put(key, emit(tenant)).when(Expect::Absent)];
     let message = format!("{} created the tenant {}", operator.token.name, tenant.name);
     let about = About::tenant(&tenant.name).by(operator.origin.makes(&tenant.name));
     let revision = controller

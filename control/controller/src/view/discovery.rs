@@ -269,9 +269,7 @@ mod tests {
             ends: [uplink(1), uplink(2)],
             withdrawn: None,
         };
-        let record = PathsRecord {
-            paths: vec![path],
-        };
+        let record = PathsRecord { paths: vec![path] };
         let entry = Entry {
             key: key::paths([&first, &second]).into(),
             value: emit(&record).into(),

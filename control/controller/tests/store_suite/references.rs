@@ -5,7 +5,7 @@ use super::controllers::Pair;
 use super::{Subject, in_time};
 use futures_util::StreamExt;
 use futures_util::future::join_all;
-use hawser_controller::store::{Change, Store, Write};
+use hawser_controller::store::{Change, Store};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::{Config, RngSeed, TestRunner};
@@ -165,43 +165,4 @@ fn refers_to_nothing_that_is_gone(held: &BTreeMap<String, Value>, revision: u64)
             );
         }
     }
-}
-
-/// A flow without its nodes, as earlier versions could leave one.
-pub(crate) async fn a_node_inherits_no_flow_that_was_left_behind(subject: &impl Subject) {
-    let store = subject.store();
-    let flow = json!({ "number": 1, "flow": { "name": "old", "tenant": "acme", "ingress": "edge", "egress": "peer",
-        "mode": "single", "select": { "destination": "203.0.113.0/24" } } });
-    store
-        .commit(vec![Write::put("flow/old", flow.to_string().into_bytes())])
-        .await
-        .expect("written");
-    let pair = Pair::start(&store).await;
-    assert_eq!(
-        pair.call(0, "POST", "/v1/tenants", Some(json!({ "name": "acme" })))
-            .await
-            .0,
-        201
-    );
-    let enrol = || {
-        pair.call(
-            0,
-            "POST",
-            "/v1/nodes/edge/enrolment",
-            Some(json!({ "tenant": "acme" })),
-        )
-    };
-    let (status, refusal) = enrol().await;
-    assert_eq!(status, 409, "{refusal}");
-    assert!(
-        refusal["detail"].as_str().expect("text").contains("old"),
-        "{refusal}"
-    );
-    assert_eq!(
-        pair.call(0, "DELETE", "/v1/tenants/acme", None).await.0,
-        409
-    );
-    assert_eq!(pair.call(0, "DELETE", "/v1/flows/old", None).await.0, 204);
-    assert_eq!(enrol().await.0, 201);
-    pair.stop().await;
 }

@@ -67,57 +67,6 @@ pub(crate) async fn a_node_inherits_nothing_that_another_controller_keeps(subjec
     pair.stop().await;
 }
 
-/// A version that does not know the settings of tunnel clients leaves them when it deletes their owner.
-pub(crate) async fn no_owner_inherits_settings_that_an_earlier_version_left(
-    subject: &impl Subject,
-) {
-    let store = subject.store();
-    let owners = ["tunnel_tenant/acme", "tunnel_node/edge"];
-    let leave = async || {
-        let settings = json!({ "search_every_s": 600 }).to_string().into_bytes();
-        let write = |key: &&str| Write::put(*key, settings.clone());
-        let writes = owners.iter().map(write).collect();
-        store.commit(writes).await.expect("written");
-    };
-    let settings = [
-        "/v1/tenants/acme/tunnel-settings",
-        "/v1/nodes/edge/tunnel-settings",
-    ];
-
-    // Created at once, by a controller that knows of them.
-    let pair = Pair::start(&store).await;
-    leave().await;
-    let tenant = json!({ "name": "acme" });
-    let (status, answer) = pair.call(0, "POST", "/v1/tenants", Some(tenant)).await;
-    assert_eq!(status, 201, "{answer}");
-    pair.enrol(0, "edge").await;
-    for path in settings {
-        assert_eq!(pair.call(0, "GET", path, None).await, (200, json!({})));
-    }
-
-    // Those of owners that exist stay when those that were left are removed.
-    let set = json!({ "report_every_s": 7 });
-    for path in settings {
-        assert_eq!(pair.call(0, "PUT", path, Some(set.clone())).await.0, 200);
-    }
-    let state = pair.stop().await;
-    let gone = ["tunnel_tenant/gone", "tunnel_node/gone"];
-    for key in gone {
-        let write = Write::put(key, *b"{}");
-        store.commit(vec![write]).await.expect("written");
-    }
-    let pair = Pair::start_in(state, &store, |_| ()).await;
-    until(async || {
-        let [one, other] = gone.map(|key| store.get(key));
-        one.await.expect("read").is_none() && other.await.expect("read").is_none()
-    })
-    .await;
-    for path in settings {
-        assert_eq!(pair.call(0, "GET", path, None).await, (200, set.clone()));
-    }
-    pair.stop().await;
-}
-
 pub(crate) async fn an_expired_token_stays_until_others_need_its_place(subject: &impl Subject) {
     let store = subject.store();
     let expired = |id: usize| json!({ "id": id.to_string(), "secret_sha256": "00", "created_unix_ms": 0, "expires_unix_ms": id + 1, "used": null });
