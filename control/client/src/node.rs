@@ -3,7 +3,6 @@ use crate::identity::{Identity, PendingKey};
 use crate::stream::Events;
 use crate::tls::{self, Proof};
 use crate::transport::{Controller, NOTHING, Transport};
-use eventsource_stream::Event;
 use hawser_model::Name;
 use hawser_model::access::{
     Caller, Certificate, Enrol, EnrolmentToken, InvalidToken, Renew, TrustedAuthorities,
@@ -15,7 +14,6 @@ use hawser_model::track::TrackKey;
 use hawser_model::tunnel::{Admitted, ClientReport, ServerReport, Servers};
 use hawser_units::Line;
 use reqwest::Method;
-use serde::de::DeserializeOwned;
 use std::path::Path;
 
 /// Obtains the certificate of `node` for a one-time token, and stores it in `folder` as
@@ -147,8 +145,7 @@ impl NodeClient {
     /// States the node's public keys, and which derived ones are in use.
     ///
     /// # Errors
-    /// If no controller answers or it rejects the request; with status 404 if it is of a version that
-    /// takes no keys.
+    /// If no controller answers or it rejects the request.
     pub async fn state_keys(&self, keys: &NodeKeys) -> Result<(), Error> {
         self.transport
             .done(Method::PUT, &self.path("keys"), Some(keys))
@@ -233,9 +230,6 @@ pub enum NodeMessage {
     Authority(TrustedAuthorities),
     /// The controller is still alive.
     Ping,
-    /// An event that this version cannot read, perhaps because a later version has sent it. Its
-    /// predecessor stays in force. Contains the reason.
-    Unreadable(String),
 }
 
 /// The stream of the controller's messages to a node.
@@ -246,32 +240,21 @@ impl NodeStream {
     /// again.
     ///
     /// # Errors
-    /// If the controller ends the stream with a reason, the connection is lost, or nothing was
-    /// received for 45 s.
+    /// If the controller ends the stream with a reason, the connection is lost, an event cannot be
+    /// read, or nothing was received for 45 s.
     pub async fn next(&mut self) -> Result<Option<NodeMessage>, Error> {
-        while let Some(event) = self.0.next().await? {
-            match event.event.as_str() {
-                "assignment" => return Ok(Some(self.message(&event, NodeMessage::Assignment))),
-                "policy" => return Ok(Some(self.message(&event, NodeMessage::Policy))),
-                "authority" => return Ok(Some(self.message(&event, NodeMessage::Authority))),
-                "ping" => return Ok(Some(NodeMessage::Ping)),
-                "end" => return Err(Error::Ended(Line::new(&event.data))),
-                // A newer controller may send other events.
-                _ => {}
-            }
-        }
-        Ok(None)
-    }
-
-    fn message<T: DeserializeOwned>(
-        &self,
-        event: &Event,
-        message: fn(T) -> NodeMessage,
-    ) -> NodeMessage {
-        // Another connection would bring the same event, so the stream goes on.
-        self.0
-            .parse(event)
-            .map_or_else(|error| NodeMessage::Unreadable(error.to_string()), message)
+        let Some(event) = self.0.next().await? else {
+            return Ok(None);
+        };
+        let message = match event.event.as_str() {
+            "assignment" => self.0.parse(&event).map(NodeMessage::Assignment)?,
+            "policy" => self.0.parse(&event).map(NodeMessage::Policy)?,
+            "authority" => self.0.parse(&event).map(NodeMessage::Authority)?,
+            "ping" => NodeMessage::Ping,
+            "end" => return Err(Error::Ended(Line::new(&event.data))),
+            _ => return Err(self.0.unknown(&event)),
+        };
+        Ok(Some(message))
     }
 }
 
@@ -280,21 +263,20 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn an_event_that_cannot_be_read_does_not_end_the_stream() {
+    async fn an_event_that_cannot_be_read_is_an_error_that_names_it() {
         let policy = r#"{"flow":"f","epoch":2,"code":1,"probes":0,"probe_every":0,"reason":"judged","decided_unix_ms":0}"#;
         let events = [
+            ("policy", policy),
             ("assignment", r#"{"revision":"seven"}"#),
             ("forecast", "{}"),
-            ("policy", policy),
         ];
         let mut stream = NodeStream(Events::of_test(&events));
         let message = stream.next().await.unwrap().unwrap();
-        let NodeMessage::Unreadable(error) = message else {
-            panic!("{message:?}")
-        };
-        assert!(error.contains("assignment"), "{error}");
-        let message = stream.next().await.unwrap().unwrap();
         assert!(matches!(message, NodeMessage::Policy(policy) if policy.epoch == 2));
+        for event in ["assignment", "forecast"] {
+            let error = stream.next().await.unwrap_err().to_string();
+            assert!(error.contains(event), "{error}");
+        }
         assert!(stream.next().await.unwrap().is_none());
     }
 }

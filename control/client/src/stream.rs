@@ -68,4 +68,12 @@ impl Events {
             reason: format!("in the event {}: {error}", event.event),
         })
     }
+
+    /// Returns the error of an event of an unknown kind.
+    pub(crate) fn unknown(&self, event: &Event) -> Error {
+        Error::Answer {
+            controller: self.controller.to_string(),
+            reason: format!("there is no event {:?}", event.event),
+        }
+    }
 }

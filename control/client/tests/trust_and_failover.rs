@@ -339,12 +339,11 @@ async fn a_list_is_fetched_page_by_page() {
 }
 
 #[tokio::test]
-async fn a_stream_gives_what_it_knows_and_ends() {
+async fn a_stream_gives_its_events_and_ends() {
     const EVENTS: &str = concat!(
         "event: ping\ndata: {}\n\n",
-        "event: from-a-later-version\ndata: 1\n\n",
-        "event: assignment\ndata: {\"revision\":7,\"report_every_ms\":5000,\"signal_key\":null,\"sends\":[],",
-        "\"receives\":[]}\n\n",
+        "event: assignment\ndata: {\"revision\":7,\"report_every_ms\":5000,\"reconnect_within_ms\":0,\"signal_key\":null,",
+        "\"sends\":[],\"receives\":[],\"keys\":{},\"discovery\":{}}\n\n",
         "event: end\ndata: the node has opened another stream\n\n",
     );
     let authority = Arc::new(Authority::new());

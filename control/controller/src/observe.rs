@@ -43,7 +43,7 @@ pub(crate) fn about(observation: &Observation) -> Option<(&Name, Option<bool>)> 
             Some((flow, Some(true)))
         }
         Observation::NotApplied { flow, .. } => Some((flow, None)),
-        Observation::SignalRefused { .. } | Observation::Unknown => None,
+        Observation::SignalRefused { .. } => None,
     }
 }
 
@@ -76,8 +76,7 @@ fn path_event(observation: &Observation) -> Option<(&'static str, String)> {
         | Observation::Applied { .. }
         | Observation::FirstReplica { .. }
         | Observation::SignalRefused { .. }
-        | Observation::NotApplied { .. }
-        | Observation::Unknown => return None,
+        | Observation::NotApplied { .. } => return None,
     };
     Some((kind, text))
 }
@@ -122,8 +121,7 @@ fn policy_event(node: &Name, observation: &Observation) -> Option<(&'static str,
         | Observation::Judged { .. }
         | Observation::PathSilent { .. }
         | Observation::PathRestored { .. }
-        | Observation::LatentError { .. }
-        | Observation::Unknown => return None,
+        | Observation::LatentError { .. } => return None,
     };
     Some((kind, text))
 }
@@ -141,10 +139,6 @@ impl Controller {
         observation: Observation,
     ) -> Result<(), Error> {
         let (node, tenant) = (&caller.node.node, &caller.tenant);
-        if observation == Observation::Unknown {
-            self.metrics.ignored("unknown_observation");
-            return Ok(());
-        }
         let flow = about(&observation).map(|(flow, _)| flow.clone());
         let is_unknown = |flow: &Name| self.view().flow(flow).is_none();
         if flow.as_ref().is_some_and(is_unknown) {

@@ -23,6 +23,7 @@ use crate::store::{Change, Entry, Revision};
 use hawser_model::Name;
 use hawser_model::audit::AuditEntry;
 use hawser_model::decide::Situation;
+use hawser_model::discovery::Discovery;
 use hawser_model::node::{Assignment, Receive, Registration, Send};
 use hawser_model::pair::{AssignedKeys, Peer};
 use hawser_model::resource::{Event, Flow, Node, Path, PathHealth, Policy, Tenant};
@@ -306,9 +307,8 @@ impl View {
             signal_key: None,
             sends: vec![],
             receives: vec![],
-            keys: None,
-            discovery: None,
-            unreadable: vec![],
+            keys: AssignedKeys::default(),
+            discovery: Discovery::default(),
         };
         let Some((node, record)) = self.node(name) else {
             return assignment;
@@ -318,8 +318,8 @@ impl View {
         let receives = node.receives.iter().filter_map(known);
         Assignment {
             signal_key: record.value.signal_key.clone(),
-            keys: Some(self.keys_for(name, node)),
-            discovery: Some(self.discovery_for(name)),
+            keys: self.keys_for(name, node),
+            discovery: self.discovery_for(name),
             sends: sends
                 .map(|(record, policy)| self.send(record, policy))
                 .collect(),
@@ -386,8 +386,8 @@ impl View {
             if peer.keys.is_empty() {
                 let node = &peer.node;
                 return Some(format!(
-                    "{node} has registered no public key, so the nodes share none: check that its agent is connected, and update \
-                     it; a node that was revoked has to be enrolled again"
+                    "{node} has registered no public key, so the nodes share none: check that its agent is connected; a node \
+                     that was revoked has to be enrolled again"
                 ));
             }
         }

@@ -257,8 +257,8 @@ pub fn fitted(situation: Situation<'_>, policy: &Policy) -> Option<Decision> {
     let decision = match policy.reason {
         Cause::Operator => return None,
         Cause::Configured => situation.initial(),
-        Cause::Judged | Cause::Redirected | Cause::Other if !has_missing => return None,
-        Cause::Degraded | Cause::Judged | Cause::Redirected | Cause::Other => {
+        Cause::Judged | Cause::Redirected if !has_missing => return None,
+        Cause::Degraded | Cause::Judged | Cause::Redirected => {
             Decision::without_probes(situation.help(policy.code), Cause::Degraded)
         }
     };

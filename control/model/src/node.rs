@@ -26,8 +26,7 @@ pub struct Registration {
     #[serde(default)]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     pub signals: Option<SocketAddr>,
-    /// The SHA-256 digests of the certificates (DER) of the authorities that the node trusts, hexadecimal;
-    /// empty from an agent of an earlier version.
+    /// The SHA-256 digests of the certificates (DER) of the authorities that the node trusts, hexadecimal.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub authorities: Vec<String>,
 }
@@ -53,22 +52,19 @@ pub enum StreamData {
 /// assignment.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[serde(from = "Received")]
 pub struct Assignment {
     /// The revision, greater than those of all previous assignments to this node of the same
     /// incarnation.
     pub revision: u64,
     /// The incarnation of the controllers' store, which changes when a backup is restored. Revisions
     /// and epochs of different incarnations cannot be compared: the assignment replaces those of
-    /// another incarnation. `null` if the controller does not know it.
-    #[serde(default)]
+    /// another incarnation. `null` before the first assignment.
     pub incarnation: Option<String>,
     /// The interval between the node's reports when nothing urgent happens, milliseconds.
     pub report_every_ms: u32,
     /// The time within which the node returns after it has lost its connection, milliseconds. It
     /// waits for a random part of it, so that the nodes of a controller that has died do not reach
     /// another one at the same time.
-    #[serde(default)]
     pub reconnect_within_ms: u32,
     /// The key of in-band signals, 32 hexadecimal digits; `null` if signals are rejected.
     pub signal_key: Option<String>,
@@ -76,79 +72,10 @@ pub struct Assignment {
     pub sends: Vec<Send>,
     /// The flows whose copies the node deduplicates.
     pub receives: Vec<Receive>,
-    /// The public keys of the nodes at the other ends of the flows. `null` from a controller of an
-    /// earlier version: those of the previous assignment stay in force.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub keys: Option<AssignedKeys>,
+    /// The public keys of the nodes at the other ends of the flows.
+    pub keys: AssignedKeys,
     /// The paths that the controller has made of the node's uplinks, and the candidates for others.
-    /// `null` from a controller of an earlier version: those of the previous assignment stay.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub discovery: Option<Discovery>,
-    /// The flows of which this version cannot read the node's part, because a later version has
-    /// written it. A controller sends none.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub unreadable: Vec<Name>,
-}
-
-/// An assignment as received: flow by flow, so that one that cannot be read does not keep the node
-/// from the others.
-#[derive(Deserialize)]
-struct Received {
-    revision: u64,
-    #[serde(default)]
-    incarnation: Option<String>,
-    report_every_ms: u32,
-    #[serde(default)]
-    reconnect_within_ms: u32,
-    signal_key: Option<String>,
-    sends: Vec<Part<Send>>,
-    receives: Vec<Part<Receive>>,
-    #[serde(default)]
-    keys: Option<AssignedKeys>,
-    #[serde(default)]
-    discovery: Option<Discovery>,
-    #[serde(default)]
-    unreadable: Vec<Name>,
-}
-
-/// The part of one flow in an assignment.
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum Part<T> {
-    Readable(T),
-    Unreadable { flow: Name },
-}
-
-impl From<Received> for Assignment {
-    fn from(received: Received) -> Assignment {
-        let mut unreadable = received.unreadable;
-        let sends = readable(received.sends, &mut unreadable);
-        let receives = readable(received.receives, &mut unreadable);
-        Assignment {
-            revision: received.revision,
-            incarnation: received.incarnation,
-            report_every_ms: received.report_every_ms,
-            reconnect_within_ms: received.reconnect_within_ms,
-            signal_key: received.signal_key,
-            sends,
-            receives,
-            keys: received.keys,
-            discovery: received.discovery,
-            unreadable,
-        }
-    }
-}
-
-/// Returns the readable parts, and adds the flows of the others to `unreadable`.
-fn readable<T>(parts: Vec<Part<T>>, unreadable: &mut Vec<Name>) -> Vec<T> {
-    let readable = |part| match part {
-        Part::Readable(part) => Some(part),
-        Part::Unreadable { flow } => {
-            unreadable.push(flow);
-            None
-        }
-    };
-    parts.into_iter().filter_map(readable).collect()
+    pub discovery: Discovery,
 }
 
 /// A flow that the node replicates.
@@ -388,7 +315,4 @@ pub enum Observation {
         /// The reason and how to fix it, for people.
         reason: String,
     },
-    /// An observation that this version does not know, from a later one. It is ignored and counted.
-    #[serde(other)]
-    Unknown,
 }

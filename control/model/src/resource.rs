@@ -290,9 +290,6 @@ pub enum Cause {
     Redirected,
     /// An operator chose the paths.
     Operator,
-    /// A reason that this version does not know, from a later one.
-    #[serde(other)]
-    Other,
 }
 
 impl Cause {
@@ -304,7 +301,6 @@ impl Cause {
             Cause::Judged => "judged",
             Cause::Redirected => "redirected",
             Cause::Operator => "operator",
-            Cause::Other => "other",
         }
     }
 }
@@ -341,7 +337,6 @@ mod tests {
             Cause::Judged,
             Cause::Redirected,
             Cause::Operator,
-            Cause::Other,
         ] {
             assert_eq!(serde_json::to_value(cause).unwrap(), cause.name());
         }

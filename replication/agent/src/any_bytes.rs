@@ -11,7 +11,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use std::fs;
 
-const ASSIGNMENT: &str = r#"{"revision":7,"report_every_ms":1000,"signal_key":"00ff","sends":[
+const ASSIGNMENT: &str = r#"{"revision":7,"report_every_ms":1000,"reconnect_within_ms":0,"keys":{},"discovery":{},"signal_key":"00ff","sends":[
     {"flow":"f1","number":3,"peer":"edge-2","select":{"destination":"203.0.113.0/24"},"policy":
     {"flow":"f1","epoch":9,"code":3,"probes":4,"probe_every":32,"reason":"judged",
     "decided_unix_ms":1700000000000}}],"receives":[]}"#;

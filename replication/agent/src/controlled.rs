@@ -88,7 +88,7 @@ impl Restored {
         let key_file = KeyFile::at(&settings.state);
         let (saved, now) = (persisted.read(), crate::monotonic_now());
         let keys = own_keys(config, &settings, &key_file)?;
-        let discovery = saved.as_ref().and_then(|saved| saved.discovery.as_ref());
+        let discovery = saved.as_ref().map(|saved| &saved.discovery);
         if let Some(discovery) = discovery.filter(|_| !config.uplinks.is_empty()) {
             config.set_discovered(uplinks::paths(discovery));
         }

@@ -308,9 +308,6 @@ async fn listen(
                 }
             }
             Some(NodeMessage::Ping) => {}
-            Some(NodeMessage::Unreadable(error)) => error!(
-                "the last assignment or policy stays in force, because the new one cannot be read; update the agent: {error}"
-            ),
             None => return Ok(Ended::ByController),
         }
     }
@@ -396,13 +393,7 @@ async fn state_keys(
     stated.mark_changed();
     let send = async |keys: Option<NodeKeys>| {
         let Some(keys) = keys else { return Ok(()) };
-        match client.state_keys(&keys).await {
-            Err(error) if error.status() == Some(404) => {
-                warn!("the controller does not take public keys; update it, or use key files");
-                Ok(())
-            }
-            stated => stated,
-        }
+        client.state_keys(&keys).await
     };
     state("the node's keys", stated, send).await
 }

@@ -50,6 +50,8 @@ impl PersistedAssignment {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use hawser_model::discovery::Discovery;
+    use hawser_model::pair::AssignedKeys;
     use std::fs;
     use std::os::unix::fs::PermissionsExt;
 
@@ -63,9 +65,8 @@ mod tests {
             signal_key,
             sends: vec![],
             receives: vec![],
-            keys: None,
-            discovery: None,
-            unreadable: vec![],
+            keys: AssignedKeys::default(),
+            discovery: Discovery::default(),
         }
     }
 

@@ -23,7 +23,8 @@
 //! let now = Instant::ZERO;
 //! let mut node = ControlledNode::new(None, equipment, now);
 //! let assignment = serde_json::from_str(
-//!     r#"{ "revision": 1, "report_every_ms": 5000, "signal_key": null, "receives": [],
+//!     r#"{ "revision": 1, "report_every_ms": 5000, "reconnect_within_ms": 0, "signal_key": null,
+//!         "keys": {}, "discovery": {}, "receives": [],
 //!          "sends": [{ "flow": "stage", "number": 0, "peer": "edge-2",
 //!                      "select": { "destination": "203.0.113.0/24" },
 //!                      "policy": { "flow": "stage", "epoch": 1, "code": 3, "probes": 0,

@@ -11,7 +11,7 @@ use crate::sent::{PathChange, SentFlow};
 use hawser_model::Name;
 use hawser_model::discovery::{Discovery, Ends};
 use hawser_model::node::{Assignment, Observation, Receive, Send};
-use hawser_model::pair::NodeKeys;
+use hawser_model::pair::{AssignedKeys, NodeKeys};
 use hawser_model::resource::Policy;
 use hawser_pathset::JudgedPacket;
 use hawser_units::{FlowId, Instant, PathId};
@@ -59,11 +59,9 @@ pub struct ControlledNode {
     /// The assigned flows, in the order of the assignment.
     sends: Vec<SentFlow>,
     receives: Vec<ReceivedFlow>,
-    /// The assigned flows that this version cannot read.
-    unreadable: Vec<Name>,
     pairs: Pairs,
-    /// The paths that the controller has made, and the candidates for others; `None` if it makes
-    /// none.
+    /// The paths that the controller has made, and the candidates for others; `None` before the
+    /// first assignment.
     discovery: Option<Discovery>,
     /// The last statement about the node's keys.
     stated: Option<NodeKeys>,
@@ -139,8 +137,12 @@ impl ControlledNode {
         equipment: Equipment,
         now: Instant,
     ) -> Self {
+        let (assigned_keys, discovery) = saved
+            .as_ref()
+            .map(|saved| (saved.keys.clone(), saved.discovery.clone()))
+            .unzip();
         let saved = saved.unwrap_or_else(unassigned);
-        let pairs = Pairs::new(keys, equipment.peers.clone(), saved.keys.clone(), now);
+        let pairs = Pairs::new(keys, equipment.peers.clone(), assigned_keys, now);
         let plan = Plan::of(&saved, &equipment, &pairs);
         let mut node = ControlledNode {
             equipment,
@@ -152,9 +154,8 @@ impl ControlledNode {
             signal_key: saved.signal_key,
             sends: saved.sends.into_iter().map(SentFlow::restored).collect(),
             receives: Vec::new(),
-            unreadable: saved.unreadable,
             pairs,
-            discovery: saved.discovery,
+            discovery,
             stated: None,
             plan,
             lingering: BTreeMap::new(),
@@ -406,13 +407,13 @@ impl ControlledNode {
             signal_key: self.signal_key.clone(),
             sends: sends.collect(),
             receives: receives.map(|received| received.assigned.clone()).collect(),
-            keys: self.pairs.assigned().cloned(),
-            discovery: self.discovery.clone(),
-            unreadable: self.unreadable.clone(),
+            keys: self.pairs.assigned().cloned().unwrap_or_default(),
+            discovery: self.discovery.clone().unwrap_or_default(),
         }
     }
 
-    /// Returns the paths that the controller has made, and the candidates for others.
+    /// Returns the paths that the controller has made, and the candidates for others; `None` before the
+    /// first assignment.
     pub fn discovery(&self) -> Option<&Discovery> {
         self.discovery.as_ref()
     }
@@ -493,17 +494,14 @@ impl ControlledNode {
         } else {
             self.keep_newer_policies(&mut assignment);
         }
-        self.pairs.assign(assignment.keys.take());
+        self.pairs.assign(std::mem::take(&mut assignment.keys));
         let plan = Plan::of(&assignment, &self.equipment, &self.pairs);
         self.set_plan(plan, now);
         self.revision = assignment.revision;
-        // A controller of an earlier version does not name the incarnation.
-        self.incarnation = assignment.incarnation.or(self.incarnation.take());
+        self.incarnation = assignment.incarnation;
         self.report_every_ms = assignment.report_every_ms;
-        // A controller of an earlier version discovers no paths.
-        self.discovery = assignment.discovery.or(self.discovery.take());
+        self.discovery = Some(assignment.discovery);
         self.signal_key = assignment.signal_key;
-        self.unreadable = assignment.unreadable;
         self.set_sends(assignment.sends);
         self.set_receives(assignment.receives, has_restarted, now);
         self.persist_soon(now);
@@ -890,9 +888,8 @@ fn unassigned() -> Assignment {
         signal_key: None,
         sends: Vec::new(),
         receives: Vec::new(),
-        keys: None,
-        discovery: None,
-        unreadable: Vec::new(),
+        keys: AssignedKeys::default(),
+        discovery: Discovery::default(),
     }
 }
 
@@ -922,7 +919,8 @@ mod tests {
                   "reason": "configured", "decided_unix_ms": 0 }}"#
         );
         let text = format!(
-            r#"{{ "revision": {revision}, "report_every_ms": 5000, "signal_key": null,
+            r#"{{ "revision": {revision}, "report_every_ms": 5000, "reconnect_within_ms": 0, "signal_key": null,
+                "keys": {{}}, "discovery": {{}},
                   "sends": [{{ "flow": "f{flow}", "number": {number}, "peer": "peer",
                                "select": {{ "destination": "10.0.0.0/8" }}, "policy": {policy} }}],
                   "receives": [{{ "flow": "f{flow}", "number": {number}, "peer": "peer",

@@ -127,14 +127,15 @@ impl Pairs {
             by_hand,
             ..Pairs::default()
         };
-        pairs.assign(saved);
+        if let Some(saved) = saved {
+            pairs.assign(saved);
+        }
         pairs
     }
 
-    /// Uses the public keys of an assignment. Those of an earlier assignment stay if it has none.
-    /// Peers without a flow are kept until [`Pairs::forget_except`].
-    pub(crate) fn assign(&mut self, keys: Option<AssignedKeys>) {
-        let Some(mut keys) = keys else { return };
+    /// Uses the public keys of an assignment. Peers without a flow are kept until
+    /// [`Pairs::forget_except`].
+    pub(crate) fn assign(&mut self, mut keys: AssignedKeys) {
         for peer in &mut keys.peers {
             if let Some(pair) = self.pairs.get(&peer.node)
                 && is_outdated(peer, &pair.peer)
@@ -305,8 +306,8 @@ impl Pairs {
         }
         let Some(pair) = self.pairs.get(peer) else {
             return Err(Unusable::Refused(format!(
-                "no [[peer]] is called {:?}, and there are no keys made by the nodes: update the controller, or add one \
-                 with the key that both nodes share",
+                "no [[peer]] is called {:?}, and there are no keys made by the nodes: add one with the key that both \
+                 nodes share",
                 peer.as_str()
             )));
         };
@@ -318,8 +319,7 @@ impl Pairs {
         }
         if pair.peer.keys.is_empty() {
             return Err(Unusable::Waiting(format!(
-                "{peer} has no public key: it was revoked, has never connected to the controller, or its agent is of an \
-                 earlier version and needs a key file on both nodes"
+                "{peer} has no public key: it was revoked, or has never connected to the controller"
             )));
         }
         Ok(pair)

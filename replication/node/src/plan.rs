@@ -69,10 +69,6 @@ impl Plan {
                 plan.record_outcome(&receive.flow, watched.map_err(Unusable::from));
             }
         }
-        for flow in &assignment.unreadable {
-            let reason = "this version of the agent cannot read it; update the agent";
-            plan.record_outcome(flow, Err(Unusable::from(reason.to_owned())));
-        }
         plan.drop_excess_sends(assignment, equipment.max_rules);
         plan.drop_excess_watches(assignment, equipment.max_rules);
         plan
@@ -279,7 +275,8 @@ mod tests {
     fn assignment(sends: &[String], receives: &[String]) -> Assignment {
         let (sends, receives) = (sends.join(","), receives.join(","));
         let text = format!(
-            r#"{{ "revision": 1, "report_every_ms": 5000, "signal_key": null, "sends": [{sends}],
+            r#"{{ "revision": 1, "report_every_ms": 5000, "reconnect_within_ms": 0, "signal_key": null,
+                "keys": {{}}, "discovery": {{}}, "sends": [{sends}],
                   "receives": [{receives}] }}"#
         );
         serde_json::from_str(&text).unwrap()

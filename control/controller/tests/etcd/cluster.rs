@@ -369,7 +369,7 @@ async fn listen(node: Arc<NodeClient>, seen: Arc<Seen>) {
                         .map(|send| send.policy)
                         .collect(),
                     NodeMessage::Policy(policy) => vec![policy],
-                    NodeMessage::Ping | NodeMessage::Authority(_) | NodeMessage::Unreadable(_) => {
+                    NodeMessage::Ping | NodeMessage::Authority(_) => {
                         vec![]
                     }
                 };

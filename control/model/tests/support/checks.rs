@@ -15,7 +15,8 @@ pub(crate) const REGISTRATION: &str = r#"{"version":"0.1.0","paths":[{"number":1
     "address":"10.0.0.1"}],"signals":"10.0.0.1:14749"}"#;
 
 // Numbers with a fraction are left out: serde_json may read one that it wrote as its neighbour.
-pub(crate) const ASSIGNMENT: &str = r#"{"revision":7,"report_every_ms":1000,"signal_key":"00ff","sends":[
+pub(crate) const ASSIGNMENT: &str = r#"{"revision":7,"report_every_ms":1000,"reconnect_within_ms":0,"keys":{},
+    "signal_key":"00ff","sends":[
     {"flow":"f1","number":3,"peer":"edge-2","select":{"destination":"203.0.113.0/24","protocol":17,
     "source_ports":[1,65535]},"policy":{"flow":"f1","epoch":9,"code":3,"probes":4,"probe_every":32,
     "reason":"judged","decided_unix_ms":1700000000000}}],"receives":[{"flow":"f2","number":1023,

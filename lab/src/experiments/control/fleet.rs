@@ -323,7 +323,7 @@ impl Link<'_> {
                         self.assigned(&assignment, registered);
                     }
                     NodeMessage::Policy(policy) => fleet.record_policy(self.index, &policy),
-                    NodeMessage::Ping | NodeMessage::Authority(_) | NodeMessage::Unreadable(_) => {}
+                    NodeMessage::Ping | NodeMessage::Authority(_) => {}
                 }
             }
             Ok(())

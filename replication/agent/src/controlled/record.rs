@@ -135,7 +135,6 @@ fn trace_observation(trace: &mut Trace, at: Instant, observation: &Observation) 
         // logged.
         Observation::Applied { .. }
         | Observation::SignalRefused { .. }
-        | Observation::NotApplied { .. }
-        | Observation::Unknown => {}
+        | Observation::NotApplied { .. } => {}
     }
 }

@@ -80,37 +80,6 @@ fn policies_of_a_store_before_it_was_restored_do_not_win() {
 }
 
 #[test]
-fn a_controller_that_does_not_know_the_incarnation_changes_nothing_about_it() {
-    let mut agent = started();
-    assign(&mut agent, of_one(5, 4, 9));
-    assign(&mut agent, of_incarnation("first", 6, 2));
-    assert_eq!(epoch(&agent), 9, "the node did not know it either");
-    assign(&mut agent, of_one(7, 4, 2));
-    assert_eq!(epoch(&agent), 9);
-    assert_eq!(
-        agent.node.assignment().incarnation.as_deref(),
-        Some("first")
-    );
-    assign(&mut agent, of_incarnation("restored", 8, 2));
-    assert_eq!(epoch(&agent), 2);
-}
-
-#[test]
-fn a_flow_that_cannot_be_read_is_reported_once_and_stays_known() {
-    let mut agent = started();
-    let name: hawser_model::Name = "later".parse().unwrap();
-    let of = |revision| Assignment {
-        unreadable: vec![name.clone()],
-        ..of_one(revision, 4, 1)
-    };
-    assign(&mut agent, of(1));
-    assign(&mut agent, of(2));
-    let refused: Vec<_> = agent.node.refused().iter().map(|(flow, _)| flow).collect();
-    assert_eq!(refused, [&name]);
-    assert_eq!(agent.node.assignment(), of(2));
-}
-
-#[test]
 fn a_controller_that_restarted_counting_replaces_policies_after_a_failure_too() {
     let mut agent = started();
     assign(&mut agent, of_one(7, 4, 9));

@@ -2,6 +2,7 @@
 //! assignments arrive, no packet meets a receiver without its key.
 
 use hawser_model::Name;
+use hawser_model::discovery::Discovery;
 use hawser_model::node::Assignment;
 use hawser_model::pair::{AssignedKeys, NodeKeys, Peer};
 use hawser_node::{
@@ -228,12 +229,12 @@ impl Lab {
             least_generation: self.agents[index].least_generation,
             peers: peers.collect(),
         };
-        let message = Message::Assignment(self.assignment(Some(keys)));
+        let message = Message::Assignment(self.assignment(keys));
         self.agents[index].node.handle_message(self.now, message);
         self.step(index);
     }
 
-    fn assignment(&self, keys: Option<AssignedKeys>) -> Assignment {
+    fn assignment(&self, keys: AssignedKeys) -> Assignment {
         Assignment {
             revision: self.revision,
             incarnation: None,
@@ -243,8 +244,7 @@ impl Lab {
             sends: vec![],
             receives: vec![],
             keys,
-            discovery: None,
-            unreadable: vec![],
+            discovery: Discovery::default(),
         }
     }
 
@@ -351,17 +351,6 @@ fn a_key_that_cannot_be_saved_is_not_used_and_is_made_later() {
     lab.advance(60_000);
     lab.settle();
     assert!(lab.newest(0) > before);
-}
-
-#[test]
-fn a_controller_that_knows_no_public_keys_changes_nothing() {
-    let mut lab = Lab::settled(2);
-    let sent = lab.keys_to_send(0);
-    lab.revision += 1;
-    let message = Message::Assignment(lab.assignment(None));
-    lab.agents[0].node.handle_message(lab.now, message);
-    lab.step(0);
-    assert_eq!(lab.keys_to_send(0), sent);
 }
 
 #[test]

@@ -1,7 +1,9 @@
 //! A model of the world around a node: a controller, its connection and the kernel.
 
 use hawser_model::Name;
+use hawser_model::discovery::Discovery;
 use hawser_model::node::{Assignment, Observation, Receive, Send};
+use hawser_model::pair::AssignedKeys;
 use hawser_model::resource::{Cause, Mode, Policy, Pruning, Selector};
 use hawser_node::{
     Command, Connection, ControlledNode, Equipment, Event, Flows, Message, Outcome, PolicyWord,
@@ -80,9 +82,8 @@ pub(crate) fn assignment(revision: u64, sends: Vec<Send>, receives: Vec<Receive>
         signal_key: None,
         sends,
         receives,
-        keys: None,
-        discovery: None,
-        unreadable: vec![],
+        keys: AssignedKeys::default(),
+        discovery: Discovery::default(),
     }
 }
 
