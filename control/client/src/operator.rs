@@ -14,7 +14,7 @@ use hawser_model::resource::{Event, Flow, Node, Override, Path, Policy, Tenant};
 use hawser_model::status::FlowStatus;
 use hawser_model::topology::Topology;
 use hawser_model::track::Track;
-use hawser_model::tunnel::{OwnedSettings, Server, TunnelClient};
+use hawser_model::tunnel::{OwnedSettings, Server, TunnelClient, TunnelSettings};
 use reqwest::Method;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -177,20 +177,17 @@ impl OperatorClient {
         Pages::new(self, "/v1/tunnel-clients", None)
     }
 
-    /// Lists all settings of tunnel clients. Fails with the status 404 if the controller is of an earlier
-    /// version, which cannot list them.
+    /// Lists all settings of tunnel clients.
     pub fn tunnel_settings(&self) -> Pages<'_, OwnedSettings> {
         Pages::new(self, "/v1/tunnel-settings", None)
     }
 
     /// Returns the settings of tunnel clients with their tag, for changing them. Without keys if there
-    /// are none. They are the object of [`TunnelSettings`](hawser_model::tunnel::TunnelSettings), with
-    /// the keys that a controller of a later version knows in addition: settings can only be replaced as
-    /// a whole.
+    /// are none.
     pub async fn tagged_tunnel_settings(
         &self,
         of: SettingsOf<'_>,
-    ) -> Result<Tagged<Map<String, Value>>> {
+    ) -> Result<Tagged<TunnelSettings>> {
         self.transport.tagged(&of.path()).await
     }
 
@@ -198,9 +195,9 @@ impl OperatorClient {
     pub async fn replace_tunnel_settings(
         &self,
         of: SettingsOf<'_>,
-        settings: &Map<String, Value>,
+        settings: &TunnelSettings,
         tag: &Tag,
-    ) -> Result<Map<String, Value>> {
+    ) -> Result<TunnelSettings> {
         self.transport.replace(&of.path(), tag, settings).await
     }
 
@@ -235,7 +232,7 @@ impl OperatorClient {
     }
 
     /// Changes the fields of a flow that differ from `before`, if the flow still has the tag that it
-    /// was read with. Other fields stay, also those that this version does not know.
+    /// was read with. Other fields stay.
     pub async fn change_flow(&self, before: &Tagged<Flow>, flow: &Flow) -> Result<Flow> {
         let path = format!("/v1/flows/{}", flow.name);
         self.change(&path, before, flow).await

@@ -1,6 +1,5 @@
 use crate::outdated::unless_changed;
 use crate::output::Output;
-use crate::tunnel::settings;
 use crate::{flow, tenant, track};
 use anyhow::{Context, Result, bail, ensure};
 use hawser_client::{OperatorClient, SettingsOf, Tagged};
@@ -299,15 +298,7 @@ impl Resource for OwnedSettings {
     }
 
     async fn all(client: &OperatorClient) -> Result<Vec<Self>> {
-        match client.tunnel_settings().all().await {
-            Err(error) if error.status() == Some(404) => {
-                hawser_service::complain(
-                    "hawser: the controller is of an earlier version, which cannot list settings of tunnel clients: they are left out",
-                );
-                Ok(Vec::new())
-            }
-            all => Ok(all?),
-        }
+        Ok(client.tunnel_settings().all().await?)
     }
 
     async fn create(&self, client: &OperatorClient) -> Result<()> {
@@ -331,11 +322,11 @@ impl Resource for OwnedSettings {
         let owner = SettingsOf::owner(self);
         let Tagged { value, tag } = client.tagged_tunnel_settings(owner).await?;
         let replaced = client
-            .replace_tunnel_settings(owner, &settings::keys(&self.settings), &tag)
+            .replace_tunnel_settings(owner, &self.settings, &tag)
             .await;
         unless_changed(replaced, format_args!("settings of {}", self.name()))?;
         Ok(OwnedSettings {
-            settings: serde_json::from_value(value.into())?,
+            settings: value,
             ..self.clone()
         })
     }

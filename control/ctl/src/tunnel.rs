@@ -110,8 +110,7 @@ fn server_row(server: &Server) -> Vec<String> {
 const CLIENT_COLUMNS: [&str; 6] = ["node", "tenant", "settings", "state", "since", "reason"];
 
 fn client_row(client: &TunnelClient) -> Vec<String> {
-    let given = settings::keys(&client.settings);
-    let settings: Vec<_> = settings::fields(&given)
+    let settings: Vec<_> = settings::fields(&client.settings)
         .into_iter()
         .map(|(key, value)| format!("{key}: {value}"))
         .collect();

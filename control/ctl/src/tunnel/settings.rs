@@ -5,8 +5,7 @@ use anyhow::{Context, Result, bail, ensure};
 use hawser_client::{OperatorClient, SettingsOf, Tagged};
 use hawser_io::interface::pattern_includes;
 use hawser_model::Name;
-use hawser_model::tunnel::TunnelSettings;
-use serde_json::{Map, Value};
+use hawser_model::tunnel::{TunnelSettings, UplinkSettings};
 use std::fmt;
 use std::str::FromStr;
 
@@ -76,7 +75,7 @@ fn parse_seconds(text: &str) -> Result<Seconds> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct UplinkChange {
     interface: String,
-    keys: Vec<(String, Option<u64>)>,
+    keys: Vec<Key>,
 }
 
 impl FromStr for UplinkChange {
@@ -88,7 +87,7 @@ impl FromStr for UplinkChange {
             .context("write INTERFACE:KEY=VALUE, such as 'wwan*:cost=1'")?;
         let key = |pair: &str| {
             let (key, value) = pair.split_once('=').context("write KEY=VALUE")?;
-            Ok((key.to_owned(), parse_value(key, value)?))
+            Key::parse(key, value)
         };
         Ok(UplinkChange {
             interface: interface.to_owned(),
@@ -97,60 +96,64 @@ impl FromStr for UplinkChange {
     }
 }
 
-/// Parses the value of a key of an uplink; an empty one stands for none.
-fn parse_value(key: &str, value: &str) -> Result<Option<u64>> {
-    match key {
-        "cost" => parse::<u8>(key, value),
-        "monthly_cap_mb" => parse::<u64>(key, value),
-        "mtu_bytes" => parse::<u16>(key, value),
-        _ => {
-            bail!("{key:?} is not a key of an uplink: there are cost, monthly_cap_mb and mtu_bytes")
+/// The value of a key of an uplink; `None` for the one in the client's file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Key {
+    Cost(Option<u8>),
+    MonthlyCapMb(Option<u64>),
+    MtuBytes(Option<u16>),
+}
+
+impl Key {
+    /// Parses the value of a key; an empty one stands for none.
+    fn parse(key: &str, value: &str) -> Result<Key> {
+        match key {
+            "cost" => parse(key, value).map(Key::Cost),
+            "monthly_cap_mb" => parse(key, value).map(Key::MonthlyCapMb),
+            "mtu_bytes" => parse(key, value).map(Key::MtuBytes),
+            _ => {
+                bail!(
+                    "{key:?} is not a key of an uplink: there are cost, monthly_cap_mb and mtu_bytes"
+                )
+            }
+        }
+    }
+
+    fn set(self, uplink: &mut UplinkSettings) {
+        match self {
+            Key::Cost(cost) => uplink.cost = cost,
+            Key::MonthlyCapMb(cap) => uplink.monthly_cap_mb = cap,
+            Key::MtuBytes(mtu) => uplink.mtu_bytes = mtu,
         }
     }
 }
 
-fn parse<T: FromStr + Into<u64>>(key: &str, value: &str) -> Result<Option<u64>>
+fn parse<T: FromStr>(key: &str, value: &str) -> Result<Option<T>>
 where
     T::Err: fmt::Display,
 {
     if value.is_empty() {
         return Ok(None);
     }
-    let parsed = value.parse::<T>();
-    parsed
-        .map(|value| Some(value.into()))
-        .map_err(|error| anyhow::anyhow!("{key}: {value:?} is not valid: {error}"))
+    let parsed = value.parse::<T>().map(Some);
+    parsed.map_err(|error| anyhow::anyhow!("{key}: {value:?} is not valid: {error}"))
 }
 
-/// Settings, or those of an uplink, as JSON: so that a change keeps the keys that only a later version
-/// knows.
-pub(crate) type Keys = Map<String, Value>;
-
 impl Changes {
-    fn apply(&self, settings: &mut Keys) -> Result<()> {
+    fn apply(&self, settings: &mut TunnelSettings) -> Result<()> {
         if let Some(Seconds(seconds)) = self.search_every_s {
-            set_key(settings, "search_every_s", seconds.map(u64::from));
+            settings.search_every_s = seconds;
         }
         if let Some(Seconds(seconds)) = self.report_every_s {
-            set_key(settings, "report_every_s", seconds.map(u64::from));
+            settings.report_every_s = seconds;
         }
-        let mut uplinks = match settings.shift_remove("uplinks") {
-            Some(uplinks) => serde_json::from_value(uplinks)
-                .context("the controller's `uplinks` are not understood: update this program")?,
-            None => Vec::new(),
-        };
-        self.apply_to_uplinks(&mut uplinks)?;
-        if !uplinks.is_empty() {
-            let uplinks = uplinks.into_iter().map(Value::Object);
-            settings.insert("uplinks".to_owned(), uplinks.collect());
-        }
-        Ok(())
+        self.apply_to_uplinks(&mut settings.uplinks)
     }
 
-    fn apply_to_uplinks(&self, uplinks: &mut Vec<Keys>) -> Result<()> {
+    fn apply_to_uplinks(&self, uplinks: &mut Vec<UplinkSettings>) -> Result<()> {
         for interface in &self.removed_uplinks {
             let before = uplinks.len();
-            uplinks.retain(|uplink| interface_of(uplink) != interface);
+            uplinks.retain(|uplink| uplink.interface != *interface);
             ensure!(
                 uplinks.len() < before,
                 "there are no settings of the uplinks {interface}"
@@ -158,44 +161,35 @@ impl Changes {
         }
         for UplinkChange { interface, keys } in &self.uplinks {
             let mut known = uplinks.iter();
-            let known = known.position(|uplink| interface_of(uplink) == interface);
+            let known = known.position(|uplink| uplink.interface == *interface);
             let at = known.unwrap_or_else(|| insert_uplink(uplinks, interface));
-            for (key, value) in keys {
-                set_key(&mut uplinks[at], key, *value);
+            for key in keys {
+                key.set(&mut uplinks[at]);
             }
         }
         // Without another key, an element says nothing.
-        uplinks.retain(|uplink| uplink.keys().any(|key| key != INTERFACE));
+        uplinks.retain(|uplink| *uplink != without_keys(&uplink.interface));
         Ok(())
     }
 }
 
-/// The key of an uplink's interface.
-const INTERFACE: &str = "interface";
-
-fn interface_of(uplink: &Keys) -> &str {
-    uplink
-        .get(INTERFACE)
-        .and_then(Value::as_str)
-        .unwrap_or_default()
-}
-
 /// Inserts an element before the first one that includes its interfaces, because the first element that
 /// applies takes effect. Returns its index.
-fn insert_uplink(uplinks: &mut Vec<Keys>, interface: &str) -> usize {
+fn insert_uplink(uplinks: &mut Vec<UplinkSettings>, interface: &str) -> usize {
     let mut others = uplinks.iter();
-    let wider = others.position(|other| pattern_includes(interface_of(other), interface));
+    let wider = others.position(|other| pattern_includes(&other.interface, interface));
     let at = wider.unwrap_or(uplinks.len());
-    let interface = (INTERFACE.to_owned(), interface.into());
-    uplinks.insert(at, Keys::from_iter([interface]));
+    uplinks.insert(at, without_keys(interface));
     at
 }
 
-fn set_key(keys: &mut Keys, key: &str, value: Option<u64>) {
-    match value {
-        Some(value) => keys.insert(key.to_owned(), value.into()),
-        None => keys.shift_remove(key),
-    };
+fn without_keys(interface: &str) -> UplinkSettings {
+    UplinkSettings {
+        interface: interface.to_owned(),
+        cost: None,
+        monthly_cap_mb: None,
+        mtu_bytes: None,
+    }
 }
 
 /// Changes settings unless they were changed since they were read.
@@ -203,7 +197,7 @@ pub(crate) async fn change(
     client: &OperatorClient,
     owner: &Owner,
     changes: &Changes,
-) -> Result<Keys> {
+) -> Result<TunnelSettings> {
     let Tagged { mut value, tag } = client.tagged_tunnel_settings(owner.as_ref()).await?;
     changes.apply(&mut value)?;
     let replaced = client
@@ -212,33 +206,35 @@ pub(crate) async fn change(
     unless_changed(replaced, format_args!("settings of {owner}"))
 }
 
-/// Returns settings as JSON.
-pub(crate) fn keys(settings: &TunnelSettings) -> Keys {
-    let settings = serde_json::to_value(settings).expect("settings have text for keys");
-    settings.as_object().cloned().unwrap_or_default()
-}
-
 /// Returns the settings that are given, with their keys: first those of uplinks, by interface.
-pub(crate) fn fields(settings: &Keys) -> Vec<(&str, String)> {
-    let uplinks = settings.get("uplinks").and_then(Value::as_array);
-    let uplinks = uplinks.into_iter().flatten().filter_map(Value::as_object);
-    let uplinks = uplinks.map(|uplink| (interface_of(uplink), uplink_text(uplink)));
-    let others = settings.iter().filter(|(key, _)| *key != "uplinks");
-    uplinks
-        .chain(others.map(|(key, value)| (key.as_str(), value.to_string())))
-        .collect()
+pub(crate) fn fields(settings: &TunnelSettings) -> Vec<(&str, String)> {
+    let uplinks = settings.uplinks.iter();
+    let uplinks = uplinks.map(|uplink| (uplink.interface.as_str(), uplink_text(uplink)));
+    let intervals = [
+        ("search_every_s", settings.search_every_s),
+        ("report_every_s", settings.report_every_s),
+    ];
+    let intervals = intervals.into_iter();
+    let intervals = intervals.filter_map(|(key, seconds)| Some((key, seconds?.to_string())));
+    uplinks.chain(intervals).collect()
 }
 
-fn uplink_text(uplink: &Keys) -> String {
-    let keys = uplink.iter().filter(|(key, _)| *key != INTERFACE);
-    let keys: Vec<_> = keys.map(|(key, value)| format!("{key}={value}")).collect();
+fn uplink_text(uplink: &UplinkSettings) -> String {
+    let keys = [
+        ("cost", uplink.cost.map(u64::from)),
+        ("monthly_cap_mb", uplink.monthly_cap_mb),
+        ("mtu_bytes", uplink.mtu_bytes.map(u64::from)),
+    ];
+    let keys = keys.into_iter();
+    let keys: Vec<_> = keys
+        .filter_map(|(key, value)| Some(format!("{key}={}", value?)))
+        .collect();
     keys.join(",")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
     fn changes(uplinks: &[&str], removed: &[&str]) -> Changes {
         Changes {
@@ -248,7 +244,7 @@ mod tests {
         }
     }
 
-    fn text(settings: &Keys) -> Vec<String> {
+    fn text(settings: &TunnelSettings) -> Vec<String> {
         let fields = fields(settings).into_iter();
         fields
             .map(|(key, value)| format!("{key}:{value}"))
@@ -257,8 +253,8 @@ mod tests {
 
     #[test]
     fn keys_are_changed_added_and_removed() {
-        let mut settings = Keys::new();
-        let apply = |settings: &mut Keys, uplinks: &[&str], removed: &[&str]| {
+        let mut settings = TunnelSettings::default();
+        let apply = |settings: &mut TunnelSettings, uplinks: &[&str], removed: &[&str]| {
             changes(uplinks, removed).apply(settings).unwrap();
             text(settings)
         };
@@ -294,7 +290,7 @@ mod tests {
 
     #[test]
     fn intervals_are_set_and_left_to_the_file() {
-        let mut settings = Keys::new();
+        let mut settings = TunnelSettings::default();
         let with = |search: &str, report: &str| Changes {
             search_every_s: Some(parse_seconds(search).unwrap()),
             report_every_s: Some(parse_seconds(report).unwrap()),
@@ -305,34 +301,6 @@ mod tests {
         with("file", "5").apply(&mut settings).unwrap();
         assert_eq!(text(&settings), ["report_every_s:5"]);
         assert!(parse_seconds("1m").is_err());
-    }
-
-    #[test]
-    fn keys_that_only_a_later_version_knows_stay() {
-        let uplinks = json!([
-            { "interface": "wwan*", "cost": 1, "priority": "high" },
-            { "interface": "wlan0", "priority": "low" },
-        ]);
-        let settings = json!({ "uplinks": uplinks, "search_every_s": 600, "relays": ["one"] });
-        let Value::Object(mut settings) = settings else {
-            panic!("it is an object");
-        };
-        let changes = Changes {
-            report_every_s: Some(Seconds(Some(5))),
-            ..changes(&["wwan*:cost=", "eth0:mtu_bytes=1400"], &[])
-        };
-        changes.apply(&mut settings).unwrap();
-        let uplinks = json!([
-            { "interface": "wwan*", "priority": "high" },
-            { "interface": "wlan0", "priority": "low" },
-            { "interface": "eth0", "mtu_bytes": 1400 },
-        ]);
-        let changed = json!({ "uplinks": uplinks, "search_every_s": 600, "report_every_s": 5, "relays": ["one"] });
-        assert_eq!(Value::Object(settings.clone()), changed);
-        let shown = text(&settings);
-        for part in ["wlan0:priority=\"low\"", "relays:[\"one\"]"] {
-            assert!(shown.iter().any(|field| field == part), "{shown:?}");
-        }
     }
 
     #[test]

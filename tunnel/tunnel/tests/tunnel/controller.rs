@@ -8,7 +8,7 @@ use hawser_io::process::Process;
 use hawser_model::Name;
 use hawser_model::access::NewEnrolment;
 use hawser_model::resource::Tenant;
-use hawser_model::tunnel::{SettingsState, TunnelClient};
+use hawser_model::tunnel::{SettingsState, TunnelClient, TunnelSettings};
 use hawser_tunnel::status::Status;
 use serde_json::{Value, json};
 use std::fs;
@@ -152,7 +152,7 @@ impl Controlled {
 
     /// Sets the settings of tunnel clients.
     fn set(&self, of: SettingsOf<'_>, settings: Value) {
-        let settings = settings.as_object().unwrap().clone();
+        let settings: TunnelSettings = serde_json::from_value(settings).unwrap();
         let set = async |operator: &OperatorClient| {
             let tag = operator.tagged_tunnel_settings(of).await?.tag;
             operator.replace_tunnel_settings(of, &settings, &tag).await
