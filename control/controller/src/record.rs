@@ -37,13 +37,11 @@ pub(crate) struct NodeRecord {
     pub(crate) certificates: Vec<Issued>,
     /// The one-time enrolment tokens. They are part of the node, so that none outlives it and none
     /// is valid for a later node of the same name.
-    #[serde(default)]
     pub(crate) enrolments: Vec<EnrolmentRecord>,
     /// The revision of the last requested change, if a later one has only removed expired tokens.
-    #[serde(default)]
     pub(crate) changed_in: Option<Revision>,
     /// Identifies the node among those that have had its name, and its time before and after it was
-    /// revoked. Made with the first certificate; `None` for nodes of an earlier version.
+    /// revoked. Made with the first certificate, and `None` before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) incarnation: Option<String>,
 }
@@ -200,7 +198,6 @@ pub(crate) struct FlowRecord {
     #[serde(default)]
     pub(crate) received: bool,
     /// The revision of the last change by an operator, if a later one has only written `received`.
-    #[serde(default)]
     pub(crate) changed_in: Option<Revision>,
 }
 
@@ -387,9 +384,7 @@ pub(crate) struct TunnelRecord {
 pub(crate) struct TunnelClientRecord {
     /// When the report arrived that differs from the one before.
     pub(crate) at_unix_ms: u64,
-    /// `None` if the client has asked for its servers without a report, as earlier versions do.
-    #[serde(default)]
-    pub(crate) report: Option<ClientReport>,
+    pub(crate) report: ClientReport,
 }
 
 /// An event without its number, which is the revision that wrote it.

@@ -73,14 +73,13 @@ pub struct Servers {
     /// The client's inner addresses at all of these servers. If empty, the servers choose.
     #[cfg_attr(feature = "openapi", schema(value_type = Vec<String>))]
     pub addresses: Vec<IpAddr>,
-    /// The settings for the client. `null` from a controller of an earlier version: those that the
-    /// client was given before stay in force.
+    /// The settings for the client.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub settings: Option<GivenSettings>,
 }
 
 /// The report of a tunnel client on its settings, which is the body of `POST
-/// /v1/nodes/{node}/tunnel-client`. A client of an earlier version sends no body.
+/// /v1/nodes/{node}/tunnel-client`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ClientReport {

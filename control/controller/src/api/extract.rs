@@ -23,12 +23,8 @@ const JSON: &str = "application/json";
 /// The body of an operator's request, as JSON. An unknown field is an error.
 pub(crate) struct Body<T>(pub(crate) T);
 
-/// The body of a node's request, as JSON. Unknown fields are ignored, because a later version may
-/// have sent them.
+/// The body of a node's request, as JSON.
 pub(crate) struct Message<T>(pub(crate) T);
-
-/// As [`Message`]; `None` without a body, which nodes of earlier versions do not send.
-pub(crate) struct MaybeMessage<T>(pub(crate) Option<T>);
 
 /// The parameters in the path.
 pub(crate) struct Path<T>(pub(crate) T);
@@ -155,18 +151,6 @@ impl<T: DeserializeOwned> FromRequest<Arc<Controller>> for Message<T> {
     async fn from_request(request: Request, controller: &Arc<Controller>) -> Result<Self, Refusal> {
         let bytes = declared(JSON, request, controller).await?;
         parsed(&bytes, |input| hawser_model::named(input)).map(Message)
-    }
-}
-
-impl<T: DeserializeOwned> FromRequest<Arc<Controller>> for MaybeMessage<T> {
-    type Rejection = Refusal;
-
-    async fn from_request(request: Request, controller: &Arc<Controller>) -> Result<Self, Refusal> {
-        if !request.headers().contains_key(CONTENT_TYPE) {
-            return Ok(MaybeMessage(None));
-        }
-        let Message(message) = Message::from_request(request, controller).await?;
-        Ok(MaybeMessage(Some(message)))
     }
 }
 

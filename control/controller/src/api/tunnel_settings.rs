@@ -389,8 +389,8 @@ impl Controller {
 
     /// Stores what a client says of its settings. If this fails or takes too long, the client gets its
     /// servers nevertheless, and repeats the statement with its next request.
-    pub(super) async fn note_client(&self, caller: &Certified, mut report: Option<ClientReport>) {
-        if let Some(refused) = report.as_mut().and_then(|report| report.refused.as_mut()) {
+    pub(super) async fn note_client(&self, caller: &Certified, mut report: ClientReport) {
+        if let Some(refused) = &mut report.refused {
             refused.reason = short(&refused.reason);
         }
         let noted = tokio::time::timeout(NOTE_TIMEOUT, self.try_note_client(caller, report));
@@ -402,27 +402,18 @@ impl Controller {
     async fn try_note_client(
         &self,
         caller: &Certified,
-        report: Option<ClientReport>,
+        report: ClientReport,
     ) -> Result<(), HandlerError> {
         let node = &caller.node.node;
-        let (known, has_settings) = {
-            let view = self.view();
-            let Some(node) = view.nodes.get(node) else {
-                return Ok(());
-            };
-            let settings = settings_for(&view, &caller.tenant, node);
-            (node.tunnel_client.clone(), !settings.is_empty())
+        let known = match self.view().nodes.get(node) {
+            Some(node) => node.tunnel_client.clone().map(|known| known.report),
+            None => return Ok(()),
         };
-        let is_known = match &known {
-            Some(known) => known.report == report,
-            // Of a client that takes no settings, it only matters if there are some.
-            None => report.is_none() && !has_settings,
-        };
-        if is_known || !self.admits_change(caller).await? {
+        if known.as_ref() == Some(&report) || !self.admits_change(caller).await? {
             return Ok(());
         }
-        let refused = report.as_ref().and_then(|report| report.refused.clone());
-        let before = known.and_then(|known| known.report?.refused);
+        let refused = report.refused.clone();
+        let before = known.and_then(|known| known.refused);
         let news = refused.filter(|refused| before.as_ref() != Some(refused));
         let record = TunnelClientRecord {
             at_unix_ms: unix_ms(),
@@ -477,9 +468,9 @@ fn client(view: &View, name: &Name, node: &NodeView) -> Option<TunnelClient> {
         return None;
     }
     let settings = settings_for(view, tenant, node);
-    let report = said.and_then(|said| said.report.as_ref());
-    let (state, reason) = match said {
-        Some(_) => SettingsState::of(&digest(&settings), report),
+    let report = said.map(|said| &said.report);
+    let (state, reason) = match report {
+        Some(report) => SettingsState::of(&digest(&settings), report),
         None => (SettingsState::Pending, None),
     };
     // The report is about these settings if they are the ones in force.

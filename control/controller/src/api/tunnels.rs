@@ -1,4 +1,4 @@
-use super::extract::{MaybeMessage, Message, PageQuery, Path, Query};
+use super::extract::{Message, PageQuery, Path, Query};
 use super::refusal::{BodyErrors, CommonErrors, ConflictError, HandlerError, Refusal};
 use crate::access::{Certified, Operator, Read};
 use crate::check;
@@ -45,19 +45,17 @@ pub(super) async fn report_server(
 
 /// Get the tunnel servers that the node may use as a client, and its settings
 ///
-/// The node says what it has done with the settings before; nodes of earlier versions send no body.
-#[utoipa::path(operation_id = "list_tunnel_servers_of_node", post, path = "/v1/nodes/{node}/tunnel-client", tag = "nodes", params(("node" = Name, Path)), security(("certificate" = [])), request_body = Option<ClientReport>,
+/// The node says what it has done with the settings before.
+#[utoipa::path(operation_id = "list_tunnel_servers_of_node", post, path = "/v1/nodes/{node}/tunnel-client", tag = "nodes", params(("node" = Name, Path)), security(("certificate" = [])), request_body = ClientReport,
     responses((status = 200, body = Servers), CommonErrors, BodyErrors, ConflictError))]
 pub(super) async fn list_servers(
     State(controller): State<Arc<Controller>>,
     caller: Certified,
     Path(node): Path<Name>,
-    MaybeMessage(report): MaybeMessage<ClientReport>,
+    Message(report): Message<ClientReport>,
 ) -> Result<Json<Servers>, HandlerError> {
     caller.must_be(&node)?;
-    if let Some(report) = &report {
-        check::tunnel_client(report).map_err(Refusal::meaningless)?;
-    }
+    check::tunnel_client(&report).map_err(Refusal::meaningless)?;
     let addresses = controller.inner_addresses(&caller).await?;
     controller.note_client(&caller, report).await;
     let settings = controller.given_settings(&caller);

@@ -145,11 +145,6 @@ async fn the_operator_sees_what_has_become_of_the_settings() {
     let closed = json!({ "accepts_settings": false });
     rig.asks_with(&car, closed).await;
     assert_eq!(rig.state().await, (json!("not_accepted"), Value::Null));
-    // A client of the version before sends no report.
-    let path = "/v1/nodes/car/tunnel-client";
-    let answer = rig.call(Caller::Node(&car), "POST", path, None).await;
-    assert_eq!(answer.status, StatusCode::OK, "{}", answer.body);
-    assert_eq!(rig.state().await, (json!("not_supported"), Value::Null));
 
     // Of settings in force, the client says which have no effect.
     let mut partly = applied(rig.given(&car).await.1);

@@ -15,7 +15,9 @@ impl Rig {
 
     async fn asks(&self, node: &Identity) -> Answer {
         let path = format!("/v1/nodes/{}/tunnel-client", node.name);
-        self.call(Caller::Node(node), "POST", &path, None).await
+        let report = json!({ "accepts_settings": false });
+        self.call(Caller::Node(node), "POST", &path, Some(report))
+            .await
     }
 }
 
@@ -206,7 +208,7 @@ async fn nodes_speak_of_their_own_tunnels_alone_and_sense() {
         Caller::Node(&car),
         "POST",
         "/v1/nodes/one/tunnel-client",
-        None,
+        Some(json!({ "accepts_settings": false })),
     )
     .await
     .is_problem(403);

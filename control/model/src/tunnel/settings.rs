@@ -6,7 +6,6 @@
 use super::{ClientReport, RefusedSettings};
 use crate::name::Name;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 use std::ops::RangeInclusive;
 
 /// Settings of tunnel clients: of those of a tenant (`PUT /v1/tenants/{tenant}/tunnel-settings`), or of
@@ -170,45 +169,13 @@ const MAX_INTERFACE_BYTES: usize = 15;
 /// The settings for a tunnel client, made of those of its node and its tenant.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[serde(from = "Received")]
 pub struct GivenSettings {
     /// The digest of `settings`. It changes when they do.
     pub digest: String,
     settings: TunnelSettings,
-    /// The state of the store from which the controller has them; `null` from a controller of an earlier
-    /// version.
+    /// The state of the store from which the controller has them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub as_of: Option<StoreState>,
-    /// Why this version cannot read all settings, because a later version has written them. A
-    /// controller sends none.
-    #[serde(skip)]
-    fault: Option<String>,
-}
-
-/// Settings as received, so that some that cannot be read do not keep the client from its servers.
-#[derive(Deserialize)]
-struct Received {
-    digest: String,
-    settings: Value,
-    #[serde(default)]
-    as_of: Option<StoreState>,
-}
-
-impl From<Received> for GivenSettings {
-    fn from(received: Received) -> GivenSettings {
-        let Received {
-            digest,
-            settings,
-            as_of,
-        } = received;
-        let fault = crate::strict::<TunnelSettings, _>(settings.clone()).err();
-        GivenSettings {
-            digest,
-            as_of,
-            settings: serde_json::from_value(settings).unwrap_or_default(),
-            fault: fault.map(|error| format!("{error}; is this client of an earlier version?")),
-        }
-    }
 }
 
 impl GivenSettings {
@@ -228,7 +195,6 @@ impl GivenSettings {
             digest,
             settings,
             as_of,
-            fault: None,
         }
     }
 
@@ -240,11 +206,8 @@ impl GivenSettings {
     /// Returns the settings, for a client.
     ///
     /// # Errors
-    /// Returns why the client cannot apply them: it does not know a key, or a value is not valid.
+    /// Returns why the client cannot apply them: a value is not valid.
     pub fn checked(&self) -> Result<&TunnelSettings, String> {
-        if let Some(fault) = &self.fault {
-            return Err(fault.clone());
-        }
         self.settings.check_up_to(Self::MAX_UPLINKS)?;
         Ok(&self.settings)
     }
@@ -304,20 +267,12 @@ pub enum SettingsState {
     Refused,
     /// The client's file does not let the controller change settings.
     NotAccepted,
-    /// The client is of a version that takes no settings.
-    NotSupported,
-    /// A state that this version does not know, from a later one.
-    #[serde(other)]
-    Other,
 }
 
 impl SettingsState {
     /// Returns the state of the settings with that digest, and the reason if they are refused.
-    /// `report` is what the client has sent last; none if it has sent no report.
-    pub fn of(digest: &str, report: Option<&ClientReport>) -> (SettingsState, Option<String>) {
-        let Some(report) = report else {
-            return (SettingsState::NotSupported, None);
-        };
+    /// `report` is what the client has sent last.
+    pub fn of(digest: &str, report: &ClientReport) -> (SettingsState, Option<String>) {
         if !report.accepts_settings {
             return (SettingsState::NotAccepted, None);
         }
@@ -337,8 +292,6 @@ impl SettingsState {
             SettingsState::Pending => "pending",
             SettingsState::Refused => "refused",
             SettingsState::NotAccepted => "not accepted",
-            SettingsState::NotSupported => "not supported",
-            SettingsState::Other => "other",
         }
     }
 }
@@ -346,7 +299,7 @@ impl SettingsState {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     fn settings(uplinks: &[(&str, u8)]) -> TunnelSettings {
         let uplink = |(interface, cost): &(&str, u8)| UplinkSettings {
@@ -424,21 +377,11 @@ mod tests {
         assert_eq!(right.checked(), Ok(&settings(&[("wwan*", 1)])));
         let many = json!({ "interface": "wwan*" });
         for (wrong, reason) in [
-            (json!({ "colour": "red" }), "`colour`"),
-            (
-                json!({ "uplinks": [{ "interface": "wwan*", "price": 1 }] }),
-                "`uplinks.0.price`",
-            ),
-            (
-                json!({ "uplinks": [{ "interface": "wwan*", "cost": 256 }] }),
-                "256",
-            ),
             (
                 json!({ "uplinks": [{ "interface": "" }] }),
                 "uplinks.interface",
             ),
             (json!({ "uplinks": vec![many; 33] }), "at most 32"),
-            (json!([]), "sequence"),
         ] {
             let given = given(wrong);
             assert_eq!(given.digest, "5e");
@@ -471,7 +414,7 @@ mod tests {
             }),
             unmatched: Vec::new(),
         };
-        let of = |report: &ClientReport| SettingsState::of("2", Some(report));
+        let of = |report: &ClientReport| SettingsState::of("2", report);
         let refused = (SettingsState::Refused, Some("why".to_owned()));
         assert_eq!(of(&report("1", None)), (SettingsState::Pending, None));
         assert_eq!(of(&report("1", Some("2"))), refused);
@@ -482,9 +425,5 @@ mod tests {
             ..report("2", None)
         };
         assert_eq!(of(&closed), (SettingsState::NotAccepted, None));
-        assert_eq!(
-            SettingsState::of("2", None),
-            (SettingsState::NotSupported, None)
-        );
     }
 }

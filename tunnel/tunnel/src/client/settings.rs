@@ -471,8 +471,10 @@ mod tests {
             (with("*", "monthly_cap_mb", 1001), "monthly_cap_mb of *"),
             (with("eth*", "mtu_bytes", 1500), "mtu_bytes of eth*"),
             (with("wwan*", "mtu_bytes", 100), "uplinks.mtu_bytes"),
-            (with("wwan*", "price", 1), "`uplinks.0.price`"),
-            (with("wwan*", "\u{1b}[2K", 1), r"`uplinks.0.\u{1b}[2K`"),
+            (
+                with("\u{1b}[2K", "cost", 1),
+                r#"uplinks.interface`: "\u{1b}[2K""#,
+            ),
         ]
         .into_iter()
         .enumerate()
