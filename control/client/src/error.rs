@@ -31,9 +31,7 @@ pub enum Error {
     #[error("{}", describe(.0))]
     Rejected(Problem),
     /// The controller's answer has an unknown form.
-    #[error(
-        "{controller} sent an answer that cannot be parsed, perhaps because it has another version: {reason}"
-    )]
+    #[error("{controller} sent an answer that cannot be parsed: {reason}")]
     Answer {
         /// The controller.
         controller: String,

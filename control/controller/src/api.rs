@@ -35,10 +35,11 @@ use axum::Router;
 use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, MatchedPath, Request, State};
 use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE};
-use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use hawser_model::API;
 use hawser_model::node::Report;
 use refusal::Refusal;
 use serde_json::Value;
@@ -86,7 +87,7 @@ pub fn router(controller: &Arc<Controller>) -> Router {
     routes
         .route(DOCUMENT, get(move || async move { document.clone() }))
         .merge(docs)
-        .fallback(|| async { Refusal::not_found("there is no such resource; /docs lists all resources") })
+        .fallback(|uri: Uri| async move { no_resource(uri.path()) })
         .method_not_allowed_fallback(|| async {
             let what = "this resource does not support the method; the header Allow lists the supported ones";
             Refusal::new(StatusCode::METHOD_NOT_ALLOWED, what)
@@ -94,6 +95,22 @@ pub fn router(controller: &Arc<Controller>) -> Router {
         .layer(from_fn_with_state(controller.clone(), tracked))
         .layer(from_fn(request::identified))
         .with_state(controller.clone())
+}
+
+/// Returns the refusal of a path without a resource, which names both versions if the path is of
+/// another version of the interface.
+fn no_resource(path: &str) -> Refusal {
+    let first = path.split('/').nth(1).unwrap_or_default();
+    let number = first.strip_prefix('v').unwrap_or_default();
+    let is_version = (1..=4).contains(&number.len()) && number.bytes().all(|b| b.is_ascii_digit());
+    if is_version && first != API {
+        return Refusal::not_found(format!(
+            "the request is for the version {first} of the interface, and this controller, Hawser {}, has {API}: use the \
+             same version of Hawser at both ends",
+            env!("CARGO_PKG_VERSION")
+        ));
+    }
+    Refusal::not_found("there is no such resource; /docs lists all resources")
 }
 
 /// Returns the OpenAPI 3.1 document of the interface.

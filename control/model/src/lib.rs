@@ -8,8 +8,8 @@
 //! [`discovery`] finds the paths between two nodes from their uplinks.
 //! [`decide`] computes the next policy from a flow, the policy in force and an observation.
 //!
-//! All types ignore unknown fields, so that controllers and nodes of different versions understand
-//! each other. [`strict`] rejects them, for input of operators. [`named`] rejects lists in place of objects.
+//! [`API`] is the version of the interface, which both ends of a connection share. [`strict`] rejects unknown fields, for
+//! input of operators. [`named`] rejects lists in place of objects.
 
 pub mod access;
 pub mod answer;
@@ -27,6 +27,10 @@ mod strict;
 pub mod topology;
 pub mod track;
 pub mod tunnel;
+
+/// The version of the interface between a controller, its nodes and its operators: the first part of
+/// each path.
+pub const API: &str = "v1";
 
 pub use name::{InvalidName, Name};
 pub use named::named;

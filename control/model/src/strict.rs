@@ -1,7 +1,6 @@
 //! Input of operators, in which an unknown field is an error.
 //!
-//! The types of this crate ignore fields that they do not know, because controllers and nodes of
-//! different versions exchange them. An operator who mistypes a field has to be told.
+//! An operator who mistypes a field has to be told.
 
 use crate::named::Named;
 use serde::de::{Deserialize, Deserializer, Error};

@@ -1,7 +1,6 @@
 //! Nodes, operators and stores of other versions.
 
-use crate::rig::{Caller, Rig, config, flow};
-use axum::http::StatusCode;
+use crate::rig::{Rig, config, flow};
 use hawser_controller::Server;
 use hawser_controller::store::{Embedded, Store, Write};
 use serde_json::json;
@@ -15,22 +14,24 @@ async fn write(directory: &Path, key: &str, value: &str) {
 }
 
 #[tokio::test]
-async fn a_field_of_a_later_version_is_accepted_from_nodes_and_rejected_from_operators() {
+async fn a_request_for_another_version_is_refused_with_both_versions() {
     let rig = Rig::new().await;
-    rig.tenant("acme").await;
-    let node = rig.enrol("edge-1").await;
-    let registration = json!({ "version": "9.1.0", "paths": [], "colour": "red" });
-    let path = "/v1/nodes/edge-1/registration";
-    let answer = rig
-        .call(Caller::Node(&node), "PUT", path, Some(registration))
-        .await;
-    assert_eq!(answer.status, StatusCode::NO_CONTENT, "{}", answer.body);
-    rig.observe(&node, json!({ "kind": "measured", "figures": [1] }))
-        .await;
-    let metrics = rig.get("/metrics").await.body;
-    let ignored = r#"ignored_total{reason="unknown_observation"} 1"#;
-    assert!(metrics.as_str().unwrap().contains(ignored));
+    let answer = rig.get("/v2/nodes").await;
+    answer.is_problem(404);
+    let detail = answer.body["detail"].as_str().unwrap();
+    for version in ["v2", hawser_model::API] {
+        assert!(detail.contains(version), "{detail}");
+    }
+    for path in ["/v1/none", "/video", "/v"] {
+        let answer = rig.get(path).await;
+        let detail = answer.body["detail"].as_str().unwrap();
+        assert!(detail.contains("no such resource"), "{detail}");
+    }
+}
 
+#[tokio::test]
+async fn an_unknown_field_is_rejected_from_operators() {
+    let rig = Rig::new().await;
     let tenant = json!({ "name": "other", "describtion": "roads" });
     let answer = rig.post("/v1/tenants", tenant).await;
     answer.is_problem(422);
