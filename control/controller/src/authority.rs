@@ -131,7 +131,7 @@ impl Authority {
         let mut trusted = certificates("the authority's certificate", pem)?;
         let issuer = trusted.iter().position(|der| belongs(&key, der));
         let issuer = issuer.context("the key does not belong to any of the certificates")?;
-        // Nodes of earlier versions compare the first one with the digest in their token.
+        // Operators see the issuer first.
         trusted[..=issuer].rotate_right(1);
         let der = trusted[0].clone();
         Ok(Authority {
