@@ -1,12 +1,12 @@
 //! Authentication and authorization of requests.
 
-use crate::api::refusal::Refusal;
-use crate::api::request::RequestId;
 use crate::audit::Origin;
 use crate::authority::Presented;
 use crate::controller::Controller;
 use crate::limit::{Checked, Unchecked};
 use crate::record::{Issued, TokenUseRecord, emit, key, sha256_hex};
+use crate::refusal::Refusal;
+use crate::request::RequestId;
 use crate::store::{Error, Expect, Write};
 use crate::token_use::TokenUse;
 use crate::view::View;

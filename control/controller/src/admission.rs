@@ -1,9 +1,9 @@
 //! Admission of the events and changes of nodes within their budgets.
 
 use crate::access::Certified;
-use crate::api::refusal::Refusal;
 use crate::controller::{About, Controller};
 use crate::limit::Checked;
+use crate::refusal::Refusal;
 use crate::store::Error;
 use hawser_io::rate_limit::RateLimit;
 use hawser_model::Name;

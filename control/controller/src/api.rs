@@ -14,10 +14,6 @@ mod node;
 mod nodes;
 mod patch;
 mod policies;
-pub(crate) mod precondition;
-mod problem;
-pub(crate) mod refusal;
-pub(crate) mod request;
 mod status;
 mod tenants;
 pub(crate) mod tokens;
@@ -29,6 +25,7 @@ mod version;
 
 use crate::config::LimitsConfig;
 use crate::controller::Controller;
+use crate::refusal::Refusal;
 use crate::token_use::TokenUse;
 use arrival::Arrival;
 use axum::Router;
@@ -41,7 +38,6 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use hawser_model::API;
 use hawser_model::node::Report;
-use refusal::Refusal;
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -93,7 +89,7 @@ pub fn router(controller: &Arc<Controller>) -> Router {
             Refusal::new(StatusCode::METHOD_NOT_ALLOWED, what)
         })
         .layer(from_fn_with_state(controller.clone(), tracked))
-        .layer(from_fn(request::identified))
+        .layer(from_fn(crate::request::identified))
         .with_state(controller.clone())
 }
 
@@ -234,7 +230,9 @@ fn integer_format(generated: &str) -> Option<(&'static str, u64)> {
 fn empty_document() -> utoipa::openapi::OpenApi {
     let mut document = Document::openapi();
     let components = document.components.get_or_insert_default();
-    components.schemas.extend([refusal::problem_schema()]);
+    components
+        .schemas
+        .extend([crate::refusal::problem_schema()]);
     components.add_security_scheme(
         "token",
         SecurityScheme::Http(Http::new(HttpAuthScheme::Bearer)),

@@ -1,8 +1,8 @@
 //! The audit log: changes and their authors. It is separate from events, so that events of nodes
 //! cannot displace its entries. The commit that makes a change also writes its entry.
 
-use crate::api::request::RequestId;
 use crate::record::{AuditRecord, emit, key, random_hex};
+use crate::request::RequestId;
 use crate::store::{Revision, Write};
 use hawser_model::Name;
 use hawser_model::audit::{Actor, AuditEntry, Role};

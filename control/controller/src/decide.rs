@@ -4,10 +4,10 @@
 //! epoch. It is written only if flow and policy are unchanged since they were read, so that epochs
 //! rise without gaps regardless of which controller decides.
 
-use crate::api::precondition::Precondition;
 use crate::audit::Origin;
 use crate::controller::{About, Controller};
 use crate::limit::Checked;
+use crate::precondition::Precondition;
 use crate::record::{emit, key};
 use crate::store::{Error, Expect, Revision, Write};
 use crate::view::Versioned;

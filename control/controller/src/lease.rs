@@ -10,10 +10,10 @@
 //! of the last report.
 
 use crate::access::Certified;
-use crate::api::refusal::HandlerError;
 use crate::controller::{About, Controller};
 use crate::limit::Checked;
 use crate::record::{AliveRecord, HealthRecord, SeenRecord, emit, key};
+use crate::refusal::HandlerError;
 use crate::store::{Error, Expect, LeaseId, MAX_WRITES, Write};
 use crate::view::{NodeView, Versioned};
 use hawser_io::clock::unix_ms;

@@ -1,12 +1,11 @@
 //! Changes to a store from the command line of the controller, which can open it.
 
-use crate::api::tokens;
 use crate::audit::Origin;
 use crate::authority::write_private;
 use crate::config::Config;
 use crate::controller::About;
 use crate::format;
-use crate::record::key;
+use crate::record::{TokenRecord, key};
 use crate::server::{FIRST_TOKEN_FILE, first_token, open_store};
 use crate::store::{Expect, Store, Write};
 use anyhow::{Context, Result, ensure};
@@ -51,7 +50,7 @@ pub(crate) async fn new_admin_token(config: &Config) -> Result<PathBuf> {
         }
         None => (Expect::Absent, by.makes(name)),
     };
-    let writes = vec![tokens::put(&issued).when(read)];
+    let writes = vec![TokenRecord::put(&issued).when(read)];
     let message = format!("the token {name} was replaced from the command line");
     let about = About::default().by(by);
     commit(&*store, writes, about, "token_replaced", message).await?;

@@ -2,10 +2,10 @@
 
 pub(crate) mod key;
 
-use crate::store::Revision;
+use crate::store::{Revision, Write};
 use hawser_io::clock::unix_ms;
 use hawser_model::Name;
-use hawser_model::access::Token;
+use hawser_model::access::{IssuedToken, Token};
 use hawser_model::audit::Actor;
 use hawser_model::discovery::{DiscoveredPath, Ends};
 use hawser_model::pair::NodeKeys;
@@ -265,6 +265,18 @@ pub(crate) struct TokenRecord {
     /// The secret before the last one, if it was to stay valid for some time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) previous: Option<PreviousSecret>,
+}
+
+impl TokenRecord {
+    /// Returns the write of a new token.
+    pub(crate) fn put(issued: &IssuedToken) -> Write {
+        let record = TokenRecord {
+            token: issued.token.clone(),
+            secret_sha256: sha256_hex(&issued.secret),
+            previous: None,
+        };
+        Write::put(key::of(key::TOKEN, &issued.token.name), emit(&record))
+    }
 }
 
 impl TokenRecord {

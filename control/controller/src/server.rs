@@ -6,7 +6,7 @@ use crate::authority::{Authority, write_private};
 use crate::config::{Config, EtcdConfig, StoreConfig};
 use crate::controller::{About, Controller};
 use crate::limit::Checked;
-use crate::record::{key, random_hex};
+use crate::record::{TokenRecord, key, random_hex};
 use crate::store::{
     Election, Embedded, Entry, Error, Etcd, EtcdSettings, EtcdTls, Expect, Revision, Store, Write,
 };
@@ -383,7 +383,7 @@ async fn store_first_token(
 ) -> Result<Revision, Error> {
     let by = Origin::controller(&controller.name).makes(&issued.token.name);
     let message = format!("{} created the first token", controller.name);
-    let writes = vec![api::tokens::put(issued).when(Expect::Absent)];
+    let writes = vec![TokenRecord::put(issued).when(Expect::Absent)];
     controller
         .commit(
             own,

@@ -1,5 +1,6 @@
-use crate::apply::{Resource, Wanted};
+use crate::apply::Wanted;
 use crate::output::Output;
+use crate::resource::Resource;
 use anyhow::{Context, Result};
 use hawser_client::OperatorClient;
 use hawser_model::Name;

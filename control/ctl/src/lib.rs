@@ -16,6 +16,7 @@ mod output;
 mod path;
 mod policy;
 mod report;
+mod resource;
 mod settings;
 mod tenant;
 mod text;

@@ -1,7 +1,7 @@
 use super::extract::{NumberedPageQuery, Query};
-use super::refusal::{CommonErrors, HandlerError};
 use crate::access::{Operator, Read};
 use crate::controller::Controller;
+use crate::refusal::{CommonErrors, HandlerError};
 use axum::Json;
 use axum::extract::State;
 use hawser_model::answer::Page;

@@ -1,12 +1,12 @@
 use super::extract::{Message, Path};
-use super::refusal::{BodyErrors, CommonErrors, HandlerError, Refusal};
-use super::request::RequestId;
 use crate::access::{Certified, Peer, Renewing};
 use crate::audit::Origin;
 use crate::authority::{NodeCertificate, SigningRequest};
 use crate::controller::{About, Controller};
 use crate::limit::Checked;
 use crate::record::{EnrolmentRecord, NodeRecord, UsedRecord, emit, key, parse, sha256_hex};
+use crate::refusal::{BodyErrors, CommonErrors, HandlerError, Refusal};
+use crate::request::RequestId;
 use crate::store::{Error, Expect, Write};
 use crate::view::Versioned;
 use axum::Json;

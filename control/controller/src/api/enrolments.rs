@@ -1,10 +1,10 @@
 use super::enrol::put_node;
 use super::extract::{PageQuery, Path, Query};
-use super::precondition::{IfMatch, IfMatchHeader, Precondition, PreconditionError};
-use super::refusal::{CommonErrors, ConflictError, HandlerError, NotFoundError, Refusal};
 use crate::access::{Operate, Operator, Read};
 use crate::controller::{About, Controller};
+use crate::precondition::{IfMatch, IfMatchHeader, Precondition, PreconditionError};
 use crate::record::{EnrolmentRecord, NodeRecord};
+use crate::refusal::{CommonErrors, ConflictError, HandlerError, NotFoundError, Refusal};
 use crate::store::Expect;
 use crate::view::Versioned;
 use axum::Json;

@@ -1,10 +1,10 @@
 use super::extract::{NumberedPageQuery, Query};
 use super::filter::{EventFilter, Filtered};
-use super::refusal::{CommonErrors, HandlerError};
 use crate::access::{Operator, Read};
 use crate::controller::Controller;
 use crate::limit::Checked;
 use crate::record::key;
+use crate::refusal::{CommonErrors, HandlerError};
 use axum::Json;
 use axum::extract::State;
 use axum::http::HeaderMap;

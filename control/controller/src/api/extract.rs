@@ -1,8 +1,8 @@
 //! Extraction of the parts of a request. The refusal of an invalid request says what is wrong with
 //! it.
 
-use super::refusal::Refusal;
 use crate::controller::Controller;
+use crate::refusal::Refusal;
 use axum::body::Bytes;
 use axum::extract::{FromRequest, FromRequestParts, Request};
 use axum::http::header::CONTENT_TYPE;

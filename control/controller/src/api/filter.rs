@@ -1,7 +1,7 @@
 //! Filters of lists.
 
-use super::refusal::Refusal;
 use crate::controller::Controller;
+use crate::refusal::Refusal;
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use axum::http::{StatusCode, Uri};

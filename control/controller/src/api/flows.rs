@@ -1,17 +1,17 @@
 use super::extract::{Body, PageQuery, Path};
 use super::filter::{Filtered, OwnerFilter};
 use super::patch::MergePatch;
-use super::precondition::{IfMatch, IfMatchHeader, Precondition, PreconditionError, Tagged};
-use super::problem::Kind;
-use super::refusal::{
-    BodyErrors, CommonErrors, ConflictError, HandlerError, NotFoundError, Refusal,
-};
 use super::tenants::{Created, Creation};
 use crate::access::{Operate, Operator, Read, Sight};
 use crate::check::{self, overlap};
 use crate::controller::{About, Controller};
+use crate::precondition::{IfMatch, IfMatchHeader, Precondition, PreconditionError, Tagged};
+use crate::problem::Kind;
 use crate::record::{FlowRecord, NumberRecord, emit, key};
 use crate::reference;
+use crate::refusal::{
+    BodyErrors, CommonErrors, ConflictError, HandlerError, NotFoundError, Refusal,
+};
 use crate::store::{Expect, Revision, Write};
 use crate::view::{NodeView, Versioned, View};
 use axum::Json;

@@ -1,7 +1,7 @@
-use super::refusal::{CommonErrors, HandlerError, Refusal};
 use crate::access::{Anyone, Peer};
 use crate::controller::Controller;
 use crate::metrics::Gauges;
+use crate::refusal::{CommonErrors, HandlerError, Refusal};
 use crate::store::Role;
 use crate::view::View;
 use axum::Router;
@@ -87,7 +87,7 @@ pub(crate) fn plain_router(controller: &Arc<Controller>) -> Router {
         .route("/healthz", get(healthz))
         .route("/readyz", get(readyz))
         .route("/metrics", get(metrics))
-        .layer(from_fn(super::request::identified))
+        .layer(from_fn(crate::request::identified))
         .with_state(controller.clone())
 }
 

@@ -1,11 +1,11 @@
 use super::extract::{Message, Path};
-use super::refusal::{
-    BodyErrors, CommonErrors, ConflictError, HandlerError, NotFoundError, Refusal,
-};
 use crate::access::{Certified, Operate, Operator};
 use crate::check;
 use crate::controller::{About, Controller};
 use crate::record::{KeysRecord, emit, key};
+use crate::refusal::{
+    BodyErrors, CommonErrors, ConflictError, HandlerError, NotFoundError, Refusal,
+};
 use crate::store::{Expect, Write};
 use crate::view::Versioned;
 use axum::extract::State;

@@ -1,11 +1,11 @@
 use super::extract::{Message, Path};
-use super::refusal::{BodyErrors, CommonErrors, HandlerError, Refusal};
 use crate::access::Certified;
 use crate::check;
 use crate::controller::{About, Controller};
 use crate::observe;
 use crate::push;
 use crate::record::{HealthRecord, emit, key};
+use crate::refusal::{BodyErrors, CommonErrors, HandlerError, Refusal};
 use crate::store::{Expect, Write};
 use crate::view::View;
 use axum::extract::State;

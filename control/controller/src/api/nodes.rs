@@ -3,16 +3,16 @@ use super::enrolments::enrolment_name;
 use super::extract::{Body, PageQuery, Path};
 use super::filter::{Filtered, NodeFilter, OwnerFilter};
 use super::patch::MergePatch;
-use super::precondition::{IfMatch, IfMatchHeader, Precondition, PreconditionError, Tagged};
-use super::problem::Kind;
-use super::refusal::{
-    BodyErrors, CommonErrors, ConflictError, HandlerError, NotFoundError, Refusal,
-};
 use crate::access::{Operate, Operator, Read, Sight};
 use crate::check;
 use crate::controller::{About, Controller};
+use crate::precondition::{IfMatch, IfMatchHeader, Precondition, PreconditionError, Tagged};
+use crate::problem::Kind;
 use crate::record::{EnrolmentRecord, NodeRecord, key, random_hex, sha256_hex};
 use crate::reference;
+use crate::refusal::{
+    BodyErrors, CommonErrors, ConflictError, HandlerError, NotFoundError, Refusal,
+};
 use crate::store::{Expect, Revision, Write};
 use crate::view::{NodeView, Versioned, View};
 use axum::Json;

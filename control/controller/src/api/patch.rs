@@ -1,8 +1,8 @@
 //! Changes of some fields of a resource: JSON merge patches (RFC 7396).
 
 use super::extract;
-use super::refusal::Refusal;
 use crate::controller::Controller;
+use crate::refusal::Refusal;
 use axum::extract::{FromRequest, Request};
 use hawser_model::answer::MERGE_PATCH;
 use serde::Serialize;

@@ -1,14 +1,14 @@
 use super::extract::{Body, PageQuery, Path};
 use super::filter::{Filtered, OwnerFilter};
-use super::precondition::{
-    IfMatch, IfMatchHeader, Precondition, PreconditionError, Tagged, changed,
-};
-use super::refusal::{
-    BodyErrors, CommonErrors, ConflictError, HandlerError, NotFoundError, Refusal,
-};
 use crate::access::{Operate, Operator, Read};
 use crate::controller::Controller;
 use crate::decide::{Choose, OperatorRequest, Outcome, described};
+use crate::precondition::{
+    IfMatch, IfMatchHeader, Precondition, PreconditionError, Tagged, changed,
+};
+use crate::refusal::{
+    BodyErrors, CommonErrors, ConflictError, HandlerError, NotFoundError, Refusal,
+};
 use crate::view::Versioned;
 use axum::Json;
 use axum::extract::State;

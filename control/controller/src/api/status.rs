@@ -1,10 +1,10 @@
 //! The status of a flow, computed from the view and the nodes' last reports when it is requested.
 
 use super::extract::Path;
-use super::refusal::{CommonErrors, HandlerError, NotFoundError, Refusal};
 use crate::access::{Operator, Read};
 use crate::controller::Controller;
 use crate::record::FlowRecord;
+use crate::refusal::{CommonErrors, HandlerError, NotFoundError, Refusal};
 use crate::view::{Versioned, View};
 use axum::Json;
 use axum::extract::State;

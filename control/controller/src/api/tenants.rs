@@ -1,15 +1,15 @@
 use super::extract::{Body, PageQuery, Path, Query};
 use super::patch::MergePatch;
-use super::precondition::{IfMatch, IfMatchHeader, Precondition, PreconditionError, Tagged, tag};
-use super::problem::Kind;
-use super::refusal::{
-    BodyErrors, CommonErrors, ConflictError, HandlerError, NotFoundError, Refusal,
-};
 use crate::access::{Admin, Operator, Read};
 use crate::check;
 use crate::controller::{About, Controller};
+use crate::precondition::{IfMatch, IfMatchHeader, Precondition, PreconditionError, Tagged, tag};
+use crate::problem::Kind;
 use crate::record::{emit, key};
 use crate::reference;
+use crate::refusal::{
+    BodyErrors, CommonErrors, ConflictError, HandlerError, NotFoundError, Refusal,
+};
 use crate::store::{Expect, Revision, Write};
 use crate::view::{Versioned, View};
 use axum::Json;

@@ -1,14 +1,14 @@
 use super::extract::{Body, PageQuery, Path, Query};
-use super::precondition::{IfMatch, IfMatchHeader, Precondition, PreconditionError};
-use super::problem::Kind;
-use super::refusal::{
-    BodyErrors, CommonErrors, ConflictError, HandlerError, NotFoundError, Refusal,
-};
 use super::tenants::{self, Created, created};
 use crate::access::{Admin, Anyone, Operator, Sight, scope_name};
 use crate::controller::{About, Controller};
+use crate::precondition::{IfMatch, IfMatchHeader, Precondition, PreconditionError};
+use crate::problem::Kind;
 use crate::record::{PreviousSecret, TokenRecord, emit, key, random_hex, sha256_hex};
 use crate::reference;
+use crate::refusal::{
+    BodyErrors, CommonErrors, ConflictError, HandlerError, NotFoundError, Refusal,
+};
 use crate::store::{Expect, Revision, Write};
 use crate::view::{Versioned, View};
 use axum::Json;
@@ -113,7 +113,7 @@ fn writes_to_create(view: &View, issued: &IssuedToken) -> Result<Vec<Write>, Ref
         let what = format!("the token {name} already exists {what}");
         return Err(Refusal::conflict(what).kind(Kind::AlreadyExists));
     }
-    let mut writes = vec![put(issued).when(Expect::Absent)];
+    let mut writes = vec![TokenRecord::put(issued).when(Expect::Absent)];
     if let Some(tenant) = tenant {
         let known = view
             .tenants
@@ -300,14 +300,4 @@ pub(crate) fn issue(token: Token) -> IssuedToken {
         token,
         secret: format!("hawser-{}", random_hex::<32>()),
     }
-}
-
-/// Returns the write of a new token.
-pub(crate) fn put(issued: &IssuedToken) -> Write {
-    let record = TokenRecord {
-        token: issued.token.clone(),
-        secret_sha256: sha256_hex(&issued.secret),
-        previous: None,
-    };
-    Write::put(key::of(key::TOKEN, &issued.token.name), emit(&record))
 }

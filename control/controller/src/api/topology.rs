@@ -1,9 +1,9 @@
 //! The nodes and the paths between them, from their registrations.
 
 use super::filter::{Filtered, OwnerFilter};
-use super::refusal::{CommonErrors, HandlerError, Refusal};
 use crate::access::{Operator, Read};
 use crate::controller::Controller;
+use crate::refusal::{CommonErrors, HandlerError, Refusal};
 use crate::view::{NodeView, View};
 use axum::Json;
 use axum::extract::State;

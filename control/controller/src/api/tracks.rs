@@ -1,18 +1,18 @@
 use super::extract::{Body, PageQuery, Path};
 use super::filter::{Filtered, OwnerFilter};
-use super::precondition::{IfMatch, IfMatchHeader, Precondition, PreconditionError, Tagged};
-use super::problem::Kind;
-use super::refusal::{
-    BodyErrors, CommonErrors, ConflictError, HandlerError, NotFoundError, Refusal,
-};
 use super::tenants::{Created, Creation};
 use crate::access::{Certified, Operate, Operator, Read, Sight};
 use crate::audit::Origin;
 use crate::check;
 use crate::controller::{About, Controller};
 use crate::limit::Checked;
+use crate::precondition::{IfMatch, IfMatchHeader, Precondition, PreconditionError, Tagged};
+use crate::problem::Kind;
 use crate::record::{TrackRecord, emit, key};
 use crate::reference;
+use crate::refusal::{
+    BodyErrors, CommonErrors, ConflictError, HandlerError, NotFoundError, Refusal,
+};
 use crate::store::{Expect, Revision, Write};
 use crate::view::{Versioned, View};
 use axum::Json;

@@ -3,15 +3,15 @@
 
 use super::extract::{Body, PageQuery, Path};
 use super::filter::{Filtered, OwnerFilter};
-use super::precondition::{IfMatch, IfMatchHeader, Precondition, PreconditionError, Tagged};
-use super::refusal::{
-    BodyErrors, CommonErrors, ConflictError, HandlerError, NotFoundError, Refusal,
-};
 use super::tenants;
 use crate::access::{Certified, Operate, Operator, Read, Sight};
 use crate::controller::{About, Controller};
 use crate::observe::short;
+use crate::precondition::{IfMatch, IfMatchHeader, Precondition, PreconditionError, Tagged};
 use crate::record::{TunnelClientRecord, emit, key, sha256_hex};
+use crate::refusal::{
+    BodyErrors, CommonErrors, ConflictError, HandlerError, NotFoundError, Refusal,
+};
 use crate::store::{Expect, Revision, Write};
 use crate::view::{NodeView, Versioned, View};
 use axum::Json;

@@ -1,9 +1,9 @@
 use super::extract::{Message, PageQuery, Path, Query};
-use super::refusal::{BodyErrors, CommonErrors, ConflictError, HandlerError, Refusal};
 use crate::access::{Certified, Operator, Read};
 use crate::check;
 use crate::controller::{About, Controller};
 use crate::record::{TunnelRecord, emit, key, sha256_hex};
+use crate::refusal::{BodyErrors, CommonErrors, ConflictError, HandlerError, Refusal};
 use crate::store::{Expect, Write};
 use crate::view::{NodeView, View};
 use axum::Json;

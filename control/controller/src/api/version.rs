@@ -1,6 +1,6 @@
-use super::refusal::CommonErrors;
 use crate::access::Anyone;
 use crate::controller::Controller;
+use crate::refusal::CommonErrors;
 use crate::store::Role;
 use axum::Json;
 use axum::extract::State;

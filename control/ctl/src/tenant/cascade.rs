@@ -1,8 +1,8 @@
 //! Deletion of a tenant with all that belongs to it.
 
-use crate::apply::Resource;
 use crate::exit;
 use crate::output::Output;
+use crate::resource::Resource;
 use anyhow::{Context, Result, bail};
 use hawser_client::{Error, OperatorClient, SettingsOf};
 use hawser_model::Name;

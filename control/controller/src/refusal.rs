@@ -1,7 +1,7 @@
 //! Error responses (RFC 9457), which say what to do.
 
-use super::problem::Kind;
 use crate::controller::Controller;
+use crate::problem::Kind;
 use crate::store::{Error, Revision};
 use axum::http::header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderValue, StatusCode};
@@ -240,7 +240,7 @@ impl IntoResponses for ConflictError {
     }
 }
 
-pub(super) fn documented(statuses: &[(u16, &str)]) -> BTreeMap<String, RefOr<Documented>> {
+pub(crate) fn documented(statuses: &[(u16, &str)]) -> BTreeMap<String, RefOr<Documented>> {
     let schema = RefOr::<utoipa::openapi::Schema>::Ref(Ref::from_schema_name(Problem::name()));
     let response = |description: &str| {
         let content = ContentBuilder::new().schema(Some(schema.clone())).build();

@@ -5,11 +5,11 @@
 //! tokens do not change it. The handler compares it with the revision that it has read, and the
 //! store's transaction expects that revision.
 
-use super::refusal::Refusal;
 use crate::access::Sight;
 use crate::controller::Controller;
 use crate::limit::Checked;
 use crate::record::key;
+use crate::refusal::Refusal;
 use crate::store::Revision;
 use axum::Json;
 use axum::extract::FromRequestParts;
@@ -185,7 +185,7 @@ pub(crate) struct PreconditionError;
 
 impl IntoResponses for PreconditionError {
     fn responses() -> BTreeMap<String, RefOr<Documented>> {
-        super::refusal::documented(&[(
+        crate::refusal::documented(&[(
             412,
             "The resource has changed since the ETag in `If-Match`",
         )])

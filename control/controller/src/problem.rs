@@ -88,7 +88,7 @@ mod tests {
     #[test]
     fn the_documentation_lists_every_kind_of_problem() {
         assert_eq!(Kind::NotJson.reference(), "/problems/not-json");
-        let documentation = include_str!("../../../../docs/controller.md");
+        let documentation = include_str!("../../../docs/controller.md");
         for kind in Kind::ALL {
             let name = kind.reference().replace("/problems/", "| `") + "` |";
             assert!(documentation.contains(&name), "{name}");
