@@ -51,6 +51,7 @@ impl Reloaded<'_> {
 
     /// Returns the start of a client's session, in milliseconds since 1970.
     fn since(&self, client: &str) -> u64 {
+        self.wait_until_served(client);
         let status = self.end.until("a status", |_| true);
         let mut sessions = status.sessions.iter();
         let session = sessions.find(|session| session.peer == client);
