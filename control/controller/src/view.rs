@@ -17,7 +17,7 @@ use crate::authority::Presented;
 use crate::record::{
     AliveRecord, FlowRecord, HealthRecord, Issued, KeysRecord, NodeRecord, NumberRecord,
     PathsRecord, SeenRecord, TokenRecord, TokenUseRecord, TrackRecord, TunnelClientRecord,
-    TunnelRecord,
+    TunnelRecord, key,
 };
 use crate::store::{Change, Entry, Revision};
 use hawser_model::Name;
@@ -32,6 +32,15 @@ use hawser_units::PathSet;
 use serde_json::{Map, Value};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
+
+/// The kinds of records that no decision depends on. One that is damaged is counted, and missing in lists.
+pub(crate) const INFORMATIVE: [&str; 5] = [
+    key::EVENT,
+    key::AUDIT,
+    key::OBSERVATION,
+    key::TOKEN_USE,
+    key::TUNNEL_CLIENT,
+];
 
 /// A value and the revision in which it was written.
 #[derive(Debug, Clone)]
@@ -130,9 +139,13 @@ impl View {
         view
     }
 
-    /// Returns why the view does not show the whole store, and what to do; `None` if it does.
+    /// Returns why the view does not show all that decisions depend on, and what to do; `None` if it does.
     pub(crate) fn fault(&self) -> Option<String> {
-        let first = self.damaged.first()?;
+        let counts = |key: &&Arc<str>| {
+            let kind = key::split(key).map(|(kind, _)| kind);
+            !kind.is_some_and(|kind| INFORMATIVE.contains(&kind))
+        };
+        let first = self.damaged.iter().find(counts)?;
         Some(format!(
             "the record {first} of the store cannot be read: restore a backup, or repair the record"
         ))
