@@ -417,6 +417,13 @@ fn cargo(arguments: &[&str]) -> Result<Outcome> {
 fn cargo_command(arguments: &[&str]) -> Command {
     let mut command = Command::new("cargo");
     command.args(arguments);
+    // Cargo describes this program to it. With these variables crates would be built again that were built without them.
+    for (name, _) in std::env::vars_os() {
+        let text = name.to_string_lossy();
+        if text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_") {
+            command.env_remove(&name);
+        }
+    }
     let (name, seed) = PROPTEST_SEED;
     if std::env::var_os(name).is_none() {
         command.env(name, seed);
