@@ -2,7 +2,6 @@
 
 mod broadcast;
 mod clones;
-mod interfaces;
 mod passing;
 #[path = "../support/paths.rs"]
 mod paths;

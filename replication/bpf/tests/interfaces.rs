@@ -1,6 +1,7 @@
 //! Interfaces that are removed and created again: each time they have a new number.
 
-use crate::support::*;
+mod support;
+
 use hawser_io::netns::Namespace;
 use hawser_io::ring::{Port, wait};
 use hawser_replication_bpf::{Loop, SendPath, Sender, SenderOptions};
@@ -8,7 +9,9 @@ use nix::net::if_::if_nametoindex;
 use std::fmt::Write;
 use std::os::fd::AsFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
+use support::*;
 
 /// Number of interfaces that are created and removed.
 const COMING: usize = 1000;
@@ -72,8 +75,12 @@ fn assert_replicates(sender: &Sender, lan: &Port, ends: &mut [Port]) {
     }
 }
 
+/// Held by each test: one of them counts the descriptors of the process.
+static ALONE: Mutex<()> = Mutex::new(());
+
 #[test]
 fn replication_goes_on_over_all_paths_when_interfaces_came_and_went_a_thousand_times() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let namespace =
         Namespace::create(format!("hawser-test-{}-coming", std::process::id())).unwrap();
     let result = namespace.run(|| catch_unwind(AssertUnwindSafe(|| come_and_go(&namespace))));
@@ -150,6 +157,7 @@ fn come_and_go(namespace: &Namespace) {
 /// A veth accepts redirected frames only while its far end polls.
 #[test]
 fn dropped_copies_stay_counted_when_their_device_is_removed() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let namespace = Namespace::create(format!("hawser-test-{}-gone", std::process::id())).unwrap();
     let result = namespace.run(|| catch_unwind(AssertUnwindSafe(|| refuse_and_go(&namespace))));
     namespace.delete().unwrap();
