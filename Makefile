@@ -1,7 +1,7 @@
 # Every target does its own set-up: see `make help`.
 
 CARGO ?= cargo
-# Packages and benchmarks are built with everything on.
+# Packages and benchmarks have line numbers, for profilers and backtraces.
 PROFILE ?= release
 package bench flamegraph codecs: PROFILE := dist
 HAWSER = $(or $(CARGO_TARGET_DIR),target)/$(PROFILE)/hawser
