@@ -1,5 +1,5 @@
-//! What a media flow is compared with and competes with: the controller of De Fré et al., and bulk
-//! flows.
+//! The controller of De Fré et al., with which that of the product is compared, and bulk flows, which
+//! compete with media for a link.
 
 pub mod bulk;
 mod paper;

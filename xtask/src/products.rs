@@ -4,7 +4,7 @@
 use anyhow::{Context, Result, bail};
 use cargo_metadata::{DependencyKind, Metadata, Package};
 
-/// What every product stands on.
+/// The folder that every crate may import.
 const BASE: &str = "base";
 
 /// The controller, and those of its crates that the programs which it controls import.
@@ -12,7 +12,7 @@ const CONTROL: &str = "control";
 const FOR_PRODUCTS: &[&str] = &["hawser-client", "hawser-model"];
 
 /// The products that import neither each other nor more of [`CONTROL`] than [`FOR_PRODUCTS`].
-pub(crate) const PRODUCTS: &[&str] = &["replication", "tunnel", "media"];
+const PRODUCTS: &[&str] = &["replication", "tunnel", "media"];
 
 /// The folders in which products meet: they import anything. Nothing imports them.
 const MEETINGS: &[&str] = &["lab", "cli", "fuzz"];

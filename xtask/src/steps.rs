@@ -417,7 +417,7 @@ fn cargo(arguments: &[&str]) -> Result<Outcome> {
 fn cargo_command(arguments: &[&str]) -> Command {
     let mut command = Command::new("cargo");
     command.args(arguments);
-    // Cargo describes this program to it. With these variables crates would be built again that were built without them.
+    // Cargo sets these variables to describe this program. Some crates are built again when they differ.
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy();
         if text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_") {

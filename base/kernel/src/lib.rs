@@ -1,7 +1,7 @@
-//! What all eBPF programs and their loaders share: loading, attachments, typed tables, test runs. No policy.
+//! The parts that all eBPF programs and their loaders share: loading, attachments, typed tables, test runs. No policy.
 //!
 //! In `src/c` are the headers that the programs share: the parser, sums, SipHash. `build/programs.rs` compiles the
-//! programs of a crate, and [`skeletons!`] has its modules of what was generated.
+//! programs of a crate, and [`skeletons!`] declares the modules that were generated from them.
 #![allow(
     unsafe_code,
     reason = "maps are memory shared with the kernel and links are raw kernel objects"

@@ -1,4 +1,4 @@
-//! What is derived from a secret that several machines have, by HKDF-SHA256 (RFC 5869).
+//! Derives keys and further secrets from a shared one by HKDF-SHA256 (RFC 5869).
 
 use hkdf::Hkdf;
 use sha2::Sha256;

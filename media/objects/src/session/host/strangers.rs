@@ -7,7 +7,7 @@ use std::time::Duration;
 /// The answers to unverified addresses. Nothing is kept of them
 /// but what they have used of their share.
 ///
-/// Who has captured a request can repeat it from any address, and authenticating it costs more than sending
+/// An attacker who has captured a request can repeat it from any address, and authenticating it costs more than sending
 /// it. Each source therefore has a share of the requests that are processed, together with the sources in the
 /// same place of a table. Requests with a valid cookie have other shares, which cannot be used up from forged
 /// addresses.
