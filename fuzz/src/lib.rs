@@ -13,6 +13,8 @@ mod codec;
 mod control;
 #[path = "../../base/netem/tests/support/checks.rs"]
 mod netem;
+#[path = "../../media/packets/tests/support/checks.rs"]
+mod packets;
 mod program;
 mod targets;
 #[path = "../../base/wire/tests/support/checks.rs"]

@@ -1,5 +1,5 @@
 use crate::bytes::{join, split};
-use crate::{Target, cloud, codec, control, netem, wire, xnc};
+use crate::{Target, cloud, codec, control, netem, packets, wire, xnc};
 use hawser_cloud::Performer;
 use hawser_cloud::ply::{self, MILLIMETRES_PER_METRE};
 use hawser_codec::{Encoded, ZstdEncoder};
@@ -70,12 +70,20 @@ pub const FRAMES: Target = Target {
 /// Packets of media, reports, messages of a session, and their plaintexts.
 pub const OBJECTS: Target = Target {
     name: "objects",
-    check: wire::check_objects,
+    check: packets::check_all,
     seeds: || {
-        let parts = [wire::media_packet(), wire::carried(), wire::report()].into_iter();
-        let parts = parts.chain(wire::messages()).chain(wire::plaintexts());
-        let packets = golden::media_packets().into_iter();
-        let packets = packets.map(|vector| vector.datagram);
+        use hawser_packets::golden;
+        let parts = [
+            packets::media_packet(),
+            packets::carried(),
+            packets::report(),
+        ]
+        .into_iter();
+        let parts = parts
+            .chain(packets::messages())
+            .chain(packets::plaintexts());
+        let datagrams = golden::media_packets().into_iter();
+        let datagrams = datagrams.map(|vector| vector.datagram);
         let (accept, status) = (golden::accept(), golden::status());
         let (subscribe, report) = (golden::subscribe(), golden::report());
         let messages = [
@@ -85,7 +93,7 @@ pub const OBJECTS: Target = Target {
             [report.datagram, report.plaintext],
         ];
         parts
-            .chain(packets)
+            .chain(datagrams)
             .chain(messages.into_iter().flatten())
             .collect()
     },

@@ -5,13 +5,6 @@
 //! A file holds one frame. Lines are `# comment` or `name = value`, with every value in hex and
 //! network byte order.
 
-mod media;
-
-pub use media::{
-    AnnouncementVector, HelloVector, MediaVector, MessageVector, accept, announcement, hellos,
-    media_packets, report, status, subscribe,
-};
-
 use crate::{Addresses, Cover, Encapsulation, Key, KeySlot, SealKey, Shim, Signal};
 use hawser_units::{FlowId, PathId, PathSet, PolicyCode};
 use std::collections::BTreeMap;

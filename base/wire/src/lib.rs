@@ -29,20 +29,14 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-mod clock;
-mod cursor;
 pub mod echo;
 mod encapsulation;
-pub mod feedback;
 #[cfg(any(test, feature = "golden"))]
 pub mod golden;
 pub mod ip;
-pub mod media;
-pub mod moq;
 mod ring;
 mod seal;
 pub mod secret;
-pub mod session;
 mod shim;
 mod signal;
 mod tag;

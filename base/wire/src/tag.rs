@@ -38,7 +38,7 @@ impl Key {
     }
 
     /// Returns the SipHash-2-4 of the bytes that a tag covers.
-    pub(crate) fn tag(&self, covered: &[u8]) -> Tag {
+    pub fn tag(&self, covered: &[u8]) -> Tag {
         Tag(SipHasher24::new_with_key(&self.0)
             .hash(covered)
             .to_le_bytes())

@@ -12,8 +12,8 @@ use anyhow::{Context, Result};
 use hawser_fanout::{MAX_SLOTS, SlotIndex, TrackHop};
 use hawser_media_bpf::bench::RelayBench;
 use hawser_media_bpf::relay::Relay;
+use hawser_packets::media::DEFAULT_DATAGRAM;
 use hawser_wire::ip;
-use hawser_wire::media::DEFAULT_DATAGRAM;
 use nix::net::if_::if_nametoindex;
 use std::time::Instant as Clock;
 

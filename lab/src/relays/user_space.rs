@@ -1,6 +1,6 @@
 use super::{PORT, RELAY, SEND_BUFFER_BYTES, own_hop, remote, upstream_hop};
 use anyhow::{Context, Result, ensure};
-use hawser_wire::media::{DEFAULT_DATAGRAM, is_from_hop, write_hop};
+use hawser_packets::media::{DEFAULT_DATAGRAM, is_from_hop, write_hop};
 use nix::sys::socket::sockopt::{SndBufForce, UdpGroSegment, UdpGsoSegment};
 use nix::sys::socket::{MsgFlags, MultiHeaders, SockaddrIn, sendmmsg, setsockopt};
 use std::io::IoSlice;

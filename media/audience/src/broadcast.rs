@@ -15,10 +15,10 @@ use hawser_objects::{
     AccessSecret, Encodings, EndReason, Host, HostError, HostStats, MakeControl, Seed, Upstream,
     UpstreamConfig, UpstreamEnd, ViewerError,
 };
+use hawser_packets::feedback::Totals;
+use hawser_packets::media::{Hop, ObjectId, VERSION};
+use hawser_packets::session::{Announcement, Goodbye};
 use hawser_units::{Bitrate, Ecn, Instant};
-use hawser_wire::feedback::Totals;
-use hawser_wire::media::{Hop, ObjectId, VERSION};
-use hawser_wire::session::{Announcement, Goodbye};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 use std::net::SocketAddr;

@@ -1,6 +1,6 @@
 use hawser_objects::RelayedPacket;
+use hawser_packets::media::{Header, ObjectId, PacketId};
 use hawser_units::{ALLOCATION, ByteSize, Instant};
-use hawser_wire::media::{Header, ObjectId, PacketId};
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::RangeInclusive;
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 use crate::cache::Cache;
 use hawser_fanout::Frame;
-use hawser_wire::media::{ObjectId, PacketId};
+use hawser_packets::media::{ObjectId, PacketId};
 
 /// The part of a track that a subscriber gets from the cache: from a frame at which decoding can begin
 /// up to the one from which on the packets are forwarded to it as they arrive.

@@ -114,8 +114,8 @@ impl Choice {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use hawser_packets::session::{Announcement, Track};
     use hawser_units::ByteSize;
-    use hawser_wire::session::{Announcement, Track};
 
     fn encodings(tracks: u32) -> Encodings {
         let track = |alias| Track {

@@ -1,5 +1,5 @@
+use hawser_packets::media::PacketId;
 use hawser_units::Instant;
-use hawser_wire::media::PacketId;
 use std::collections::VecDeque;
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
 use hawser_congestion::{Pacer, Spread};
+use hawser_packets::media::PacketId;
 use hawser_units::{Bitrate, ByteSize, Instant};
-use hawser_wire::media::PacketId;
 use std::collections::VecDeque;
 
 /// Packets that are sent from the cache to one subscriber, at its rate.

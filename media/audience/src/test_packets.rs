@@ -1,7 +1,7 @@
 //! Packets for the tests.
 
 use hawser_objects::RelayedPacket;
-use hawser_wire::media::{Flags, Header, MediaTime, ObjectId, PacketId};
+use hawser_packets::media::{Flags, Header, MediaTime, ObjectId, PacketId};
 
 /// Returns a packet of track 7 with a datagram of so many bytes.
 pub(crate) fn packet(group: u32, layer: u8, index: u16, bytes: usize) -> RelayedPacket {

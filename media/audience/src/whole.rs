@@ -1,7 +1,7 @@
 use crate::broadcast::Broadcast;
 use crate::cache::CachedPacket;
+use hawser_packets::media::{Header, ObjectId};
 use hawser_units::Instant;
-use hawser_wire::media::{Header, ObjectId};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;

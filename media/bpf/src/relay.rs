@@ -21,7 +21,7 @@ use hawser_kernel::keys::key_words;
 use hawser_kernel::plain;
 use hawser_kernel::program::{fd, log_libbpf, summed_run, test_run};
 use hawser_kernel::table::{Table, TableError};
-use hawser_wire::media::Hop;
+use hawser_packets::media::Hop;
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use rows::Rows;
 use std::collections::BTreeMap;

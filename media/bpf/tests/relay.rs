@@ -8,9 +8,9 @@ use hawser_kernel::testing::{transit, with_ipv4};
 use hawser_media_bpf::relay::{
     Loss, Options, Reason, Relay, Route, Session, TrackOptions, Upstream,
 };
+use hawser_packets::media::{Header, write_hop};
 use hawser_units::{Ecn, Instant};
 use hawser_wire::ip;
-use hawser_wire::media::{Header, write_hop};
 use relayed::*;
 use std::net::{IpAddr, SocketAddr};
 

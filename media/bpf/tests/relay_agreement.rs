@@ -167,7 +167,7 @@ impl Program {
 fn set_upstream(
     relay: &hawser_media_bpf::relay::Relay,
     number: u32,
-    hops: [Option<hawser_wire::media::Hop>; 3],
+    hops: [Option<hawser_packets::media::Hop>; 3],
 ) {
     let session = upstream(number);
     relay

@@ -1,5 +1,5 @@
 use crate::Frame;
-use hawser_wire::media::MAX_LAYER;
+use hawser_packets::media::MAX_LAYER;
 
 const LAYERS: usize = MAX_LAYER as usize + 1;
 

@@ -1,4 +1,4 @@
-use hawser_wire::media::ObjectId;
+use hawser_packets::media::ObjectId;
 
 /// A frame of a track: all objects of one group and object number. A publisher sends them in
 /// ascending order.

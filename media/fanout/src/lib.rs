@@ -17,7 +17,7 @@
 //! };
 //! use hawser_units::Instant;
 //! use hawser_wire::Key;
-//! use hawser_wire::media::{Flags, Header, Hop, MediaTime, ObjectId, PacketId};
+//! use hawser_packets::media::{Flags, Header, Hop, MediaTime, ObjectId, PacketId};
 //!
 //! let hop = |number, byte| Hop { number, key: Key::from_bytes([byte; 16]) };
 //! let (track, slot) = (TrackIndex::try_from(0)?, SlotIndex::try_from(5)?);

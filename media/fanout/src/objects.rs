@@ -1,6 +1,6 @@
 use crate::{Frame, MAX_PACKETS, REMEMBERED_OBJECTS, Refusal, SlotSet};
+use hawser_packets::media::{Header, ObjectId};
 use hawser_units::Instant;
-use hawser_wire::media::{Header, ObjectId};
 use std::num::NonZeroU16;
 
 /// The objects of a track that began last.
@@ -134,7 +134,7 @@ impl Object {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hawser_wire::media::{Flags, MediaTime, PacketId};
+    use hawser_packets::media::{Flags, MediaTime, PacketId};
 
     fn header(object: u32, index: u16, count: u16) -> Header {
         let object = ObjectId {

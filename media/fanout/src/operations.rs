@@ -8,9 +8,9 @@ use crate::{
     Budget, Delivery, Frame, LEVELS, Level, REMEMBERED_OBJECTS, Rate, Refusal, Relay, Selection,
     SlotIndex, Subscriber, TrackHop, TrackIndex,
 };
+use hawser_packets::media::{Flags, Header, Hop, MediaTime, ObjectId, PacketId, write_hop};
 use hawser_units::{Bitrate, ByteSize, Instant};
 use hawser_wire::Key;
-use hawser_wire::media::{Flags, Header, Hop, MediaTime, ObjectId, PacketId, write_hop};
 use proptest::prelude::*;
 use std::num::NonZeroU16;
 use std::time::Duration;

@@ -5,8 +5,8 @@ use crate::{
     Budget, Frame, LEVELS, MAX_PACKETS, MAX_SLOTS, MAX_TRACKS, Refusal, SlotIndex, SlotSet,
     TrackIndex, Verdict,
 };
+use hawser_packets::media::{Header, Hop, ObjectId, Packet, VERSION, is_from_hop, write_hop};
 use hawser_units::Instant;
-use hawser_wire::media::{Header, Hop, ObjectId, Packet, VERSION, is_from_hop, write_hop};
 use std::collections::{BTreeMap, VecDeque};
 use std::num::NonZeroU16;
 

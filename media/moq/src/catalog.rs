@@ -1,10 +1,10 @@
 use hawser_objects::{AccessSecret, TrackTiming};
-use hawser_wire::moq::track_name;
-use hawser_wire::session::{Announcement, MAC, MAX_RELAYS, MAX_TRACKS};
+use hawser_packets::moq::track_name;
+use hawser_packets::session::{Announcement, MAC, MAX_RELAYS, MAX_TRACKS};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// The contents of the track [`CATALOG`](hawser_wire::moq::CATALOG): what a viewer with the secret of the
+/// The contents of the track [`CATALOG`](hawser_packets::moq::CATALOG): what a viewer with the secret of the
 /// broadcast needs besides it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Catalog {
@@ -178,7 +178,7 @@ fn digits<const N: usize>(text: &str) -> Option<[u8; N]> {
 mod tests {
     use super::*;
     use hawser_objects::TrackSecret;
-    use hawser_wire::session::Track;
+    use hawser_packets::session::Track;
     use proptest::prelude::*;
     use std::time::Duration;
 

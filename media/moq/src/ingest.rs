@@ -12,9 +12,9 @@ use crate::server::{Config, Listener, OpenError, ServerStats, Shared as ServerSh
 use crate::trust::Trust;
 use feed::{Feed, FeedConfig, FeedStats, ObjectError};
 use hawser_objects::{AccessSecret, Seed};
+use hawser_packets::media::DEFAULT_DATAGRAM;
+use hawser_packets::session::Goodbye;
 use hawser_units::Instant;
-use hawser_wire::media::DEFAULT_DATAGRAM;
-use hawser_wire::session::Goodbye;
 use moq_net::{Path, Pattern, Patterns, cache, origin};
 use parking_lot::Mutex;
 use source::{Source, SourceStats, Taken};

@@ -4,8 +4,8 @@ mod support;
 
 use hawser_audience::WholeObject;
 use hawser_moq::{Catalog, versions};
-use hawser_wire::media::ObjectId;
-use hawser_wire::moq::{CATALOG, track_name};
+use hawser_packets::media::ObjectId;
+use hawser_packets::moq::{CATALOG, track_name};
 use moq_net::Version;
 use support::*;
 

@@ -3,7 +3,7 @@
 mod support;
 
 use hawser_moq::ServerStats;
-use hawser_wire::moq::{self, track_name};
+use hawser_packets::moq::{self, track_name};
 use moq_net::Version;
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering::Relaxed;

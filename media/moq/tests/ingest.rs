@@ -4,10 +4,10 @@ mod support;
 
 use hawser_moq::{Catalog, Config, Ingest, IngestConfig, IngestSource, SourceUrl, Trust, versions};
 use hawser_objects::{EndReason, Seed, TrackSecret};
+use hawser_packets::media::ObjectId;
+use hawser_packets::moq::{CATALOG, track_name};
+use hawser_packets::session::Goodbye;
 use hawser_tls::Identity;
-use hawser_wire::media::ObjectId;
-use hawser_wire::moq::{CATALOG, track_name};
-use hawser_wire::session::Goodbye;
 use moq_net::Version;
 use support::source::{Source, payload};
 use support::viewer::Watching;

@@ -7,8 +7,8 @@ use hawser_moq::{
     Catalog, Config, Egress, Ingest, IngestConfig, IngestSource, Server, SourceUrl, Trust,
 };
 use hawser_objects::Seed;
+use hawser_packets::moq::{CATALOG, track_name};
 use hawser_tls::{certificates, digest};
-use hawser_wire::moq::{CATALOG, track_name};
 use serde_json::Value;
 use std::net::SocketAddr;
 use std::path::PathBuf;

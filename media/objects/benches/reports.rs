@@ -11,9 +11,9 @@
 use hawser_congestion::{Bounds, Prague, PragueConfig};
 use hawser_objects::checks::{HostileViewer, TRACKS, publication};
 use hawser_objects::{EncodedLayer, LayerContent, Publication};
+use hawser_packets::feedback::{Age, Arrival, Block, ClockStamp, Feedback, Totals};
+use hawser_packets::media::{ObjectId, Packet, PacketId, VERSION};
 use hawser_units::{Bitrate, ByteSize, Ecn, Instant};
-use hawser_wire::feedback::{Age, Arrival, Block, ClockStamp, Feedback, Totals};
-use hawser_wire::media::{ObjectId, Packet, PacketId, VERSION};
 use std::collections::VecDeque;
 use std::time::Duration;
 

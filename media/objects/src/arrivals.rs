@@ -1,6 +1,6 @@
+use hawser_packets::feedback::{Age, Arrival, Block};
+use hawser_packets::media::{ObjectId, PacketId};
 use hawser_units::{Ecn, Instant};
-use hawser_wire::feedback::{Age, Arrival, Block};
-use hawser_wire::media::{ObjectId, PacketId};
 use std::collections::{BTreeMap, VecDeque};
 
 /// The maximum number of blocks of a report.

@@ -15,10 +15,10 @@ pub use upstream::check_upstream;
 
 use crate::keys::{AccessSecret, Seed, TrackSecret};
 use crate::{FlowConfig, MakeControl, Publication, PublicationConfig};
+use hawser_packets::feedback::{ClockStamp, Feedback, StampEcho};
+use hawser_packets::media::{Flags, Header, MAX_LAYER, MediaTime, ObjectId, PacketId};
+use hawser_packets::session::{Announcement, Status, Track};
 use hawser_units::{ByteSize, Instant};
-use hawser_wire::feedback::{ClockStamp, Feedback, StampEcho};
-use hawser_wire::media::{Flags, Header, MAX_LAYER, MediaTime, ObjectId, PacketId};
-use hawser_wire::session::{Announcement, Status, Track};
 use std::num::{NonZeroU8, NonZeroU16};
 use std::time::Duration;
 
@@ -160,8 +160,8 @@ fn packet(now: Instant, action: &[u8; 12]) -> Vec<u8> {
 mod tests {
     use super::*;
     use hawser_congestion::{Prague, PragueConfig};
+    use hawser_packets::feedback::{Age, Arrival, Block, Totals};
     use hawser_units::Ecn;
-    use hawser_wire::feedback::{Age, Arrival, Block, Totals};
     use proptest::collection::vec;
     use proptest::prelude::*;
 

@@ -1,5 +1,5 @@
+use hawser_packets::feedback::{ClockStamp, StampEcho};
 use hawser_units::Instant;
-use hawser_wire::feedback::{ClockStamp, StampEcho};
 use std::collections::VecDeque;
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
 //! The encodings of a source: tracks with the same name.
 
-use hawser_wire::session::Announcement;
+use hawser_packets::session::Announcement;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The encodings that are announced of each source, the best one first.
@@ -45,7 +45,7 @@ impl Encodings {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hawser_wire::session::Track;
+    use hawser_packets::session::Track;
 
     fn encodings(names: &[&str]) -> Encodings {
         let tracks = (0u32..).zip(names).map(|(alias, name)| Track {

@@ -1,5 +1,5 @@
 use crate::keys::{AccessSecret, AeadKey, TrackSecret};
-use hawser_wire::media::{Hop, is_from_hop};
+use hawser_packets::media::{Hop, is_from_hop};
 
 /// The keys with which a viewer opens the packets of a track: of the current epoch, the one before
 /// and the one after.
@@ -162,7 +162,7 @@ mod tests {
             let mut header = [0; 36];
             let mut hop = access.hop(&[2; 16], with);
             hop.number = number;
-            hawser_wire::media::write_hop(&mut header, &hop);
+            hawser_packets::media::write_hop(&mut header, &hop);
             keys.accepts(&header, number)
         };
         assert!(accepts(u16::MAX, u16::MAX) && !accepts(1, 1));

@@ -1,6 +1,6 @@
 use crate::rtt::RttEstimate;
+use hawser_packets::media::PacketId;
 use hawser_units::{ByteSize, Instant};
-use hawser_wire::media::PacketId;
 use std::collections::BTreeMap;
 use std::time::Duration;
 

@@ -3,9 +3,9 @@
 use crate::object::{ObjectInfo, SealedObject, SealedPacket};
 use crate::sender::{AdmitError, FeedbackError, Outcome, Sender, SenderConfig, SenderEvent};
 use hawser_congestion::{Acked, Feedback as Report, Pacer, Permission, RateControl, Spread};
+use hawser_packets::feedback::{ClockStamp, Feedback};
+use hawser_packets::media::{ObjectId, PacketId};
 use hawser_units::{Bitrate, ByteSize, Ecn, Instant};
-use hawser_wire::feedback::{ClockStamp, Feedback};
-use hawser_wire::media::{ObjectId, PacketId};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;

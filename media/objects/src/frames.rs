@@ -4,8 +4,8 @@ use crate::encodings::Encodings;
 use crate::object::Begun;
 use crate::reassembly::PACKET_OVERHEAD;
 use crate::receiver::{ReceivedObject, ReceiverEvent};
+use hawser_packets::media::{MediaTime, ObjectId};
 use hawser_units::Instant;
-use hawser_wire::media::{MediaTime, ObjectId};
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::AddAssign;
 use std::sync::Arc;
@@ -442,8 +442,8 @@ const fn frame_of(id: &ObjectId) -> FrameId {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hawser_wire::media::Flags;
-    use hawser_wire::session::{Announcement, Track};
+    use hawser_packets::media::Flags;
+    use hawser_packets::session::{Announcement, Track};
     use proptest::prelude::*;
 
     fn at(millis: u64) -> Instant {

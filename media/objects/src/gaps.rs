@@ -1,4 +1,4 @@
-use hawser_wire::media::PacketId;
+use hawser_packets::media::PacketId;
 use std::num::NonZeroU16;
 
 /// The number of packets that have to overtake a missing one before it is reported early (RFC 9002,
@@ -58,7 +58,7 @@ impl Newest {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hawser_wire::media::ObjectId;
+    use hawser_packets::media::ObjectId;
     use proptest::collection::vec;
     use proptest::prelude::*;
 

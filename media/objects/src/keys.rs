@@ -2,10 +2,10 @@
 
 use aes_gcm::aead::AeadInPlace;
 use aes_gcm::{Aes128Gcm, KeyInit, Nonce, Tag};
+use hawser_packets::media::{AEAD_TAG, Hop};
+use hawser_packets::session::{Announcement, Hello, MAC, MessageError};
 use hawser_wire::Key;
-use hawser_wire::media::{AEAD_TAG, Hop};
 use hawser_wire::secret::{self, expand};
-use hawser_wire::session::{Announcement, Hello, MAC, MessageError};
 use hmac::{Hmac, Mac};
 use sha2::Sha256;
 use std::fmt;

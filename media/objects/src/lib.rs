@@ -14,7 +14,7 @@
 //!     ObjectInfo, Packetiser, PacketiserConfig, Sender, SenderConfig, TrackSecret,
 //! };
 //! use hawser_units::{ByteSize, Instant};
-//! use hawser_wire::media::{Flags, ObjectId};
+//! use hawser_packets::media::{Flags, ObjectId};
 //! use std::time::Duration;
 //!
 //! let secret = TrackSecret::new([1; 32]); // from the controller or a file

@@ -1,5 +1,5 @@
+use hawser_packets::media::{Flags, MediaTime, ObjectId, PacketId};
 use hawser_units::{ByteSize, Instant};
-use hawser_wire::media::{Flags, MediaTime, ObjectId, PacketId};
 use std::sync::Arc;
 
 /// An object without its bytes.

@@ -1,6 +1,8 @@
 use crate::keys::{AeadKey, PACKETS_PER_KEY, TrackSecret};
 use crate::object::{LayerContent, ObjectInfo, SealedObject, SealedPacket};
-use hawser_wire::media::{DEFAULT_DATAGRAM, Header, Hop, MAX_LAYER, MediaTime, ObjectId, PacketId};
+use hawser_packets::media::{
+    DEFAULT_DATAGRAM, Header, Hop, MAX_LAYER, MediaTime, ObjectId, PacketId,
+};
 use std::num::NonZeroU16;
 
 /// The longest payload of UDP over IPv4.
@@ -321,8 +323,8 @@ fn split(bytes: &[u8], payload: usize) -> impl Iterator<Item = &[u8]> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use hawser_packets::media::{Flags, Packet};
     use hawser_units::Instant;
-    use hawser_wire::media::{Flags, Packet};
     use proptest::prelude::*;
 
     fn info(group: u32, object: u32, layer: u8) -> ObjectInfo {

@@ -1,7 +1,7 @@
 use crate::object::Begun;
 use crate::refusal::Refusal;
+use hawser_packets::media::{Header, ObjectId, PacketId};
 use hawser_units::{Ecn, Instant};
-use hawser_wire::media::{Header, ObjectId, PacketId};
 use std::collections::BTreeMap;
 use std::num::NonZeroU16;
 use std::sync::Arc;

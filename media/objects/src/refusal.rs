@@ -1,4 +1,4 @@
-use hawser_wire::media::HeaderError;
+use hawser_packets::media::HeaderError;
 
 /// The reason why a packet is not taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]

@@ -1,9 +1,9 @@
 use crate::arrivals::Arrivals;
 use crate::clock::{Clock, ClockError, Relation, shifted};
+use hawser_packets::feedback::{Block, Feedback, Pose, Totals};
+use hawser_packets::media::{AEAD_TAG, MediaTime, PacketId};
+use hawser_packets::session::{Sealed, Status};
 use hawser_units::{Ecn, Instant};
-use hawser_wire::feedback::{Block, Feedback, Pose, Totals};
-use hawser_wire::media::{AEAD_TAG, MediaTime, PacketId};
-use hawser_wire::session::{Sealed, Status};
 use std::time::Duration;
 
 /// The settings of the reports to a sender.
@@ -44,7 +44,7 @@ impl Default for ReportConfig {
             interval: Duration::from_millis(5),
             packets: 64,
             keepalive: Duration::from_secs(1),
-            datagram: hawser_wire::media::DEFAULT_DATAGRAM,
+            datagram: hawser_packets::media::DEFAULT_DATAGRAM,
         }
     }
 }

@@ -1,5 +1,5 @@
 use crate::refusal::Refusal;
-use hawser_wire::media::{ObjectId, PacketId};
+use hawser_packets::media::{ObjectId, PacketId};
 use std::collections::BTreeMap;
 
 /// The packets of the newest objects of a track, each of which is accepted once.

@@ -14,7 +14,7 @@ pub use host::{Host, HostConfig, HostError, HostEvent, HostStats};
 pub use upstream::{RelayedPacket, Upstream, UpstreamConfig, UpstreamEnd, UpstreamEvent};
 pub use viewer::{Viewer, ViewerConfig, ViewerEvent};
 
-use hawser_wire::session::Goodbye;
+use hawser_packets::session::Goodbye;
 use std::fmt;
 
 /// The reason why a session ended.

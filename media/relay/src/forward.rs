@@ -3,8 +3,8 @@
 use anyhow::Result;
 use hawser_audience::Command;
 use hawser_fanout::Frame;
+use hawser_packets::media::ObjectId;
 use hawser_units::Instant;
-use hawser_wire::media::ObjectId;
 use std::net::SocketAddr;
 
 /// The number of a broadcast in the configuration.

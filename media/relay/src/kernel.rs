@@ -9,8 +9,8 @@ use hawser_io::interface;
 use hawser_media_bpf::relay::{
     Loss, Options, Registrations, Relay, Route, Session, TrackOptions, Upstream,
 };
+use hawser_packets::media::{DEFAULT_DATAGRAM, Hop};
 use hawser_units::Instant;
-use hawser_wire::media::{DEFAULT_DATAGRAM, Hop};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};

@@ -1,8 +1,8 @@
 //! The encoder: 30 frames per second whose sizes follow the target.
 
 use hawser_objects::IPV4_UDP;
+use hawser_packets::media::{DEFAULT_DATAGRAM, Header};
 use hawser_units::{Bitrate, Instant};
-use hawser_wire::media::{DEFAULT_DATAGRAM, Header};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! The fate of each frame.
 
+use hawser_packets::media::ObjectId;
 use hawser_units::{Bitrate, ByteSize, Instant};
-use hawser_wire::media::ObjectId;
 use std::ops::Range;
 use std::time::Duration;
 

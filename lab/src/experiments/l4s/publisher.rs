@@ -10,8 +10,8 @@ use hawser_objects::{
     EncodedLayer, FlowConfig, LayerContent, Publication, PublicationConfig, PublicationEvent, Seed,
     SenderConfig, ViewerStatus,
 };
+use hawser_packets::media::Packet;
 use hawser_units::{Bitrate, ByteSize, Instant};
-use hawser_wire::media::Packet;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 

@@ -3,8 +3,8 @@
 use super::frames::{self, Frame};
 use super::scenario::{Controller, REPORT_INTERVAL};
 use hawser_objects::{ReceiverEvent, TrackSecret, ViewerConfig, ViewerEvent};
+use hawser_packets::session::{Announcement, Track};
 use hawser_units::{Ecn, Instant};
-use hawser_wire::session::{Announcement, Track};
 use std::time::Duration;
 
 /// The track's number.

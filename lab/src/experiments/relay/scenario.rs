@@ -1,5 +1,5 @@
 use crate::summary::Case;
-use hawser_wire::media::DEFAULT_DATAGRAM;
+use hawser_packets::media::DEFAULT_DATAGRAM;
 use std::fmt;
 use std::time::Duration;
 

@@ -4,8 +4,8 @@ use super::{Broadcast, BroadcastEvent, Command, Outgoing, Serving};
 use crate::cache::Cache;
 use hawser_fanout::Frame;
 use hawser_objects::{Encodings, Host, HostConfig, IPV4_UDP, RelayedPacket, UpstreamEvent};
+use hawser_packets::session::{Announcement, Goodbye};
 use hawser_units::{ByteSize, Instant};
-use hawser_wire::session::{Announcement, Goodbye};
 use std::collections::BTreeMap;
 use std::num::NonZeroU16;
 
@@ -42,7 +42,7 @@ impl Broadcast {
     }
 
     /// Returns whether all packets of an object are in the cache.
-    pub(super) fn is_complete(&self, object: &hawser_wire::media::ObjectId) -> bool {
+    pub(super) fn is_complete(&self, object: &hawser_packets::media::ObjectId) -> bool {
         let count = self.counts.get(object).copied().map(NonZeroU16::get);
         let kept = self.cache.object(object).map(BTreeMap::len);
         count.is_some_and(|count| kept == Some(usize::from(count)))

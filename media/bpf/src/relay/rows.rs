@@ -7,7 +7,7 @@ use hawser_fanout::{Budget, Frame, Rate, Selection, SlotIndex, TrackHop, TrackIn
 use hawser_kernel::keys::key_words;
 use hawser_kernel::shared::Shared;
 use hawser_kernel::table::TableError;
-use hawser_wire::media::{Hop, MAX_LAYER};
+use hawser_packets::media::{Hop, MAX_LAYER};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 const SLOTS: usize = Limit::RELAY_SLOTS.0 as usize;

@@ -8,9 +8,9 @@
 use hawser_fanout::{Budget, Frame, Selection, SlotIndex, TrackHop, TrackIndex};
 use hawser_io::netns::Namespace;
 use hawser_media_bpf::relay::{Options, Reason, Relay, Route, Session, TrackOptions, Upstream};
+use hawser_packets::media::{Flags, Header, Hop, MediaTime, ObjectId, PacketId};
 use hawser_units::Instant;
 use hawser_wire::Key;
-use hawser_wire::media::{Flags, Header, Hop, MediaTime, ObjectId, PacketId};
 use nix::net::if_::if_nametoindex;
 use nix::sys::socket::{setsockopt, sockopt::RcvBufForce};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -91,7 +91,7 @@ pub fn datagram(header: &Header, bytes: usize) -> Vec<u8> {
 pub fn relayed(datagram: &[u8]) -> Vec<u8> {
     let mut datagram = datagram.to_vec();
     let header = datagram.first_chunk_mut().unwrap();
-    hawser_wire::media::write_hop(header, &own_hop());
+    hawser_packets::media::write_hop(header, &own_hop());
     datagram
 }
 

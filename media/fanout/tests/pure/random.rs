@@ -2,7 +2,7 @@
 
 use hawser_fanout::operations::{START, Step, operations, relay, steps};
 use hawser_fanout::{Frame, Refusal, SlotIndex, TrackIndex, Verdict};
-use hawser_wire::media::{ObjectId, Packet, PacketId};
+use hawser_packets::media::{ObjectId, Packet, PacketId};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 

@@ -3,7 +3,7 @@
 use crate::support::*;
 use hawser_fanout::operations::{alias, own_hop, track, upstream_hop};
 use hawser_fanout::{Budget, Refusal, TrackHop};
-use hawser_wire::media::{Hop, is_from_hop};
+use hawser_packets::media::{Hop, is_from_hop};
 
 #[test]
 fn a_track_has_each_object_once_whatever_its_upstreams_call_it() {

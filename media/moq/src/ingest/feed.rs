@@ -10,10 +10,10 @@ use clock::PublisherClock;
 use hawser_objects::{
     AccessSecret, Clock, Host, HostConfig, HostError, HostEvent, Seed, TrackTiming,
 };
+use hawser_packets::feedback::Feedback;
+use hawser_packets::media::Hop;
+use hawser_packets::session::{Announcement, Goodbye};
 use hawser_units::{BoundedQueue, ByteSize, Instant};
-use hawser_wire::feedback::Feedback;
-use hawser_wire::media::Hop;
-use hawser_wire::session::{Announcement, Goodbye};
 use queue::{Object, Queue};
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;

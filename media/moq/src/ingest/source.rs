@@ -3,8 +3,8 @@
 use crate::catalog::{Catalog, CatalogError, Contents, parse};
 use bytes::Bytes;
 use hawser_objects::AccessSecret;
-use hawser_wire::media::DEFAULT_DATAGRAM;
-use hawser_wire::moq::{CATALOG, track_name};
+use hawser_packets::media::DEFAULT_DATAGRAM;
+use hawser_packets::moq::{CATALOG, track_name};
 use moq_net::{Error, broadcast, group, track};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, VecDeque};

@@ -4,12 +4,12 @@
 
 use hawser_moq::{Catalog, Transport};
 use hawser_objects::{Receiver, ReceiverConfig, ReceiverEvent, TrackSecret};
+use hawser_packets::feedback::ClockStamp;
+use hawser_packets::media::{Hop, ObjectId};
+use hawser_packets::moq::{self, CATALOG};
+use hawser_packets::session::{Accept, Status};
 use hawser_tls::{ServerVerifier, provider};
 use hawser_units::{Ecn, Instant};
-use hawser_wire::feedback::ClockStamp;
-use hawser_wire::media::{Hop, ObjectId};
-use hawser_wire::moq::{self, CATALOG};
-use hawser_wire::session::{Accept, Status};
 use moq_net::{Version, broadcast, origin, track};
 use noq::crypto::rustls::QuicClientConfig;
 use rustls::version;

@@ -11,9 +11,9 @@ pub(crate) use client::*;
 use hawser_audience::WholeObject;
 use hawser_moq::{Catalog, Config, Contents, Egress, Server};
 use hawser_objects::{ObjectInfo, Packetiser, PacketiserConfig, TrackSecret, TrackTiming};
+use hawser_packets::media::{Flags, ObjectId, Packet};
+use hawser_packets::session::{Announcement, Track};
 use hawser_units::Instant;
-use hawser_wire::media::{Flags, ObjectId, Packet};
-use hawser_wire::session::{Announcement, Track};
 use std::time::Duration;
 
 pub(crate) const ALIAS: u32 = 7;

@@ -2,7 +2,7 @@
 
 use super::*;
 use bytes::Bytes;
-use hawser_wire::moq::{self, CATALOG, track_name};
+use hawser_packets::moq::{self, CATALOG, track_name};
 use moq_net::{Timestamp, Version, broadcast, group, origin, track};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

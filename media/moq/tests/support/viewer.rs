@@ -2,8 +2,8 @@
 
 use super::{LONG, secret};
 use hawser_objects::{EndReason, ReceiverConfig, ReceiverEvent, Viewer, ViewerConfig, ViewerEvent};
+use hawser_packets::media::ObjectId;
 use hawser_units::{Ecn, Instant};
-use hawser_wire::media::ObjectId;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -1,9 +1,9 @@
 use super::access;
 use crate::Publication;
 use crate::keys::SessionKeys;
+use hawser_packets::feedback::Feedback;
+use hawser_packets::session::{COOKIE, Hello, Kind, MAC, Message, Sealed, Subscribe};
 use hawser_units::Instant;
-use hawser_wire::feedback::Feedback;
-use hawser_wire::session::{COOKIE, Hello, Kind, MAC, Message, Sealed, Subscribe};
 use std::net::SocketAddr;
 
 /// A viewer that has the secret and seals any message, true or not.

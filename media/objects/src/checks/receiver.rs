@@ -1,10 +1,10 @@
 use super::{HOP_SALT, Input, START, announcement, named, packet, secret, status};
 use crate::receiver::{Receiver, ReceiverConfig};
 use crate::{Refusal, ReportConfig};
+use hawser_packets::feedback::{Feedback, StampEcho};
+use hawser_packets::media::{DEFAULT_DATAGRAM, Packet, PacketId};
+use hawser_packets::session::Accept;
 use hawser_units::{Ecn, Instant};
-use hawser_wire::feedback::{Feedback, StampEcho};
-use hawser_wire::media::{DEFAULT_DATAGRAM, Packet, PacketId};
-use hawser_wire::session::Accept;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -79,7 +79,7 @@ fn report(
 ) {
     while let Some(report) = receiver.poll_report(now, None) {
         let bytes = report.emit();
-        let overhead = hawser_wire::session::Sealed::LEN + hawser_wire::media::AEAD_TAG;
+        let overhead = hawser_packets::session::Sealed::LEN + hawser_packets::media::AEAD_TAG;
         assert!(bytes.len() + overhead <= config.reports.datagram);
         assert_eq!(Feedback::parse(&bytes).as_ref(), Ok(&report));
         assert!(named(&report).all(|id| arrived.contains(&id)));

@@ -1,9 +1,9 @@
 use super::{Input, START};
 use crate::object::{ObjectInfo, SealedPacket};
 use crate::sender::{Outcome, Rule, Sender, SenderConfig, SenderEvent};
+use hawser_packets::feedback::{ClockStamp, Feedback, StampEcho, Totals};
+use hawser_packets::media::{Flags, MAX_LAYER, ObjectId, PacketId};
 use hawser_units::{ByteSize, Instant};
-use hawser_wire::feedback::{ClockStamp, Feedback, StampEcho, Totals};
-use hawser_wire::media::{Flags, MAX_LAYER, ObjectId, PacketId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 

@@ -1,9 +1,9 @@
 use super::{HOP_SALT, Input, START, access, announcement, secret};
 use crate::Seed;
 use crate::session::{Host, HostConfig, HostEvent, Viewer, ViewerConfig, ViewerEvent};
+use hawser_packets::feedback::ClockStamp;
+use hawser_packets::session::Message;
 use hawser_units::{Ecn, Instant};
-use hawser_wire::feedback::ClockStamp;
-use hawser_wire::session::Message;
 use std::net::SocketAddr;
 use std::time::Duration;
 

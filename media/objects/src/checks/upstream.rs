@@ -3,10 +3,10 @@ use crate::session::{
     Host, HostConfig, HostEvent, Upstream, UpstreamConfig, UpstreamEvent, ViewerError,
 };
 use crate::{Refusal, RelayedPacket, Seed};
+use hawser_packets::feedback::ClockStamp;
+use hawser_packets::media::{DEFAULT_DATAGRAM, Hop, ObjectId, Packet, PacketId, is_from_hop};
+use hawser_packets::session::{MESSAGE, Message};
 use hawser_units::{Ecn, Instant};
-use hawser_wire::feedback::ClockStamp;
-use hawser_wire::media::{DEFAULT_DATAGRAM, Hop, ObjectId, Packet, PacketId, is_from_hop};
-use hawser_wire::session::{MESSAGE, Message};
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
@@ -97,7 +97,7 @@ impl Relay {
             return;
         }
         let ecn = Ecn::from_octet(ecn);
-        let is_media = datagram.first() == Some(&hawser_wire::media::VERSION);
+        let is_media = datagram.first() == Some(&hawser_packets::media::VERSION);
         let held = self.upstream.hops().expect("the session is open").clone();
         match self.upstream.handle_datagram(now, &datagram, ecn) {
             Ok(Some(packet)) => self.add(&packet, &datagram),

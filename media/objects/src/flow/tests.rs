@@ -3,8 +3,8 @@ use crate::keys::TrackSecret;
 use crate::object::ObjectInfo;
 use crate::packetiser::{Packetiser, PacketiserConfig};
 use hawser_congestion::Refusals;
-use hawser_wire::feedback::{Age, Arrival, Block, Totals};
-use hawser_wire::media::{Flags, ObjectId};
+use hawser_packets::feedback::{Age, Arrival, Block, Totals};
+use hawser_packets::media::{Flags, ObjectId};
 use std::sync::{Mutex, MutexGuard};
 
 const ALIAS: u32 = 7;

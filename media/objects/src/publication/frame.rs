@@ -4,8 +4,8 @@ use super::Publication;
 use crate::object::{LayerContent, ObjectInfo, SealedObject};
 use crate::packetiser::{OpenObject, PacketiseError};
 use hawser_congestion::Spread;
+use hawser_packets::media::{Flags, ObjectId};
 use hawser_units::{ByteSize, Instant};
-use hawser_wire::media::{Flags, ObjectId};
 use std::collections::BTreeMap;
 
 /// An encoded layer of a frame.

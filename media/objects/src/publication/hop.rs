@@ -2,7 +2,7 @@
 
 use super::Publication;
 use crate::keys::{AccessSecret, PACKETS_PER_KEY};
-use hawser_wire::media::Hop;
+use hawser_packets::media::Hop;
 
 /// The key with which packets are tagged, and the packets that it has tagged.
 pub(super) struct HopKey {
@@ -69,8 +69,8 @@ mod tests {
         EncodedLayer, EncodedSlice, FlowConfig, LayerContent, PublicationConfig, Seed, TrackSecret,
     };
     use hawser_congestion::{Prague, PragueConfig};
+    use hawser_packets::session::{Announcement, Track};
     use hawser_units::{ByteSize, Instant};
-    use hawser_wire::session::{Announcement, Track};
     use std::time::Duration;
 
     fn publication(secret: &TrackSecret) -> Publication {

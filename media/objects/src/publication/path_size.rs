@@ -5,7 +5,7 @@
 //! costs little: datagrams become shorter by a few bytes only.
 
 use crate::sender::Outcome;
-use hawser_wire::media::DEFAULT_DATAGRAM;
+use hawser_packets::media::DEFAULT_DATAGRAM;
 use std::collections::BTreeMap;
 
 /// The least length to which full datagrams are shortened, bytes.
@@ -98,8 +98,8 @@ impl PathSize {
 mod tests {
     use super::*;
     use crate::sender::{Acknowledged, Lost};
+    use hawser_packets::media::{ObjectId, PacketId};
     use hawser_units::{ByteSize, Ecn, Instant};
-    use hawser_wire::media::{ObjectId, PacketId};
 
     /// Returns the report on one frame, if the path carries datagrams for which `arrives` is true.
     fn outcome(group: u32, lengths: &[usize], arrives: impl Fn(usize) -> bool) -> Outcome {

@@ -9,7 +9,7 @@ use crate::refusal::Refusal;
 use crate::sender::{Rule, SenderEvent};
 use crate::session::{Viewer, ViewerConfig, ViewerError, ViewerEvent};
 use hawser_congestion::{Prague, PragueConfig, Spread};
-use hawser_wire::media::{Header, MAX_LAYER, ObjectId, Packet};
+use hawser_packets::media::{Header, MAX_LAYER, ObjectId, Packet};
 use proptest::collection::vec;
 use proptest::prelude::*;
 

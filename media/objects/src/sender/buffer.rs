@@ -1,7 +1,7 @@
 use super::dependencies::depends;
 use crate::object::{ObjectInfo, SealedPacket};
+use hawser_packets::media::{ObjectId, PacketId};
 use hawser_units::{ByteSize, Instant};
-use hawser_wire::media::{ObjectId, PacketId};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 

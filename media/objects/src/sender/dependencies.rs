@@ -1,4 +1,4 @@
-use hawser_wire::media::ObjectId;
+use hawser_packets::media::ObjectId;
 use std::collections::VecDeque;
 
 /// The number of dropped objects that are remembered.

@@ -1,5 +1,5 @@
+use hawser_packets::media::ObjectId;
 use hawser_units::Instant;
-use hawser_wire::media::ObjectId;
 
 /// The end of an object in the in-flight buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,9 +1,9 @@
 use super::Sender;
 use super::buffer::{Ended, Named};
 use crate::flights::{Flight, REORDERING};
+use hawser_packets::feedback::{Arrival, Feedback, Pose, Totals};
+use hawser_packets::media::{ObjectId, PacketId};
 use hawser_units::{ByteSize, Ecn, Instant};
-use hawser_wire::feedback::{Arrival, Feedback, Pose, Totals};
-use hawser_wire::media::{ObjectId, PacketId};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 

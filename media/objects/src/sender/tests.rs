@@ -1,9 +1,11 @@
 use super::*;
 use crate::keys::TrackSecret;
 use crate::packetiser::{Packetiser, PacketiserConfig};
+use hawser_packets::feedback::{
+    Age, Arrival, Block, ClockStamp, Feedback, Pose, StampEcho, Totals,
+};
+use hawser_packets::media::{Flags, Header};
 use hawser_units::Ecn;
-use hawser_wire::feedback::{Age, Arrival, Block, ClockStamp, Feedback, Pose, StampEcho, Totals};
-use hawser_wire::media::{Flags, Header};
 
 const PAYLOAD: usize = 100;
 const PACKET: u64 = (PAYLOAD + Header::OVERHEAD) as u64;

@@ -57,10 +57,10 @@ fn time_of(bytes: usize) -> Duration {
 mod tests {
     use super::*;
     use crate::reports::{ReportConfig, Reports};
+    use hawser_packets::feedback::{ClockStamp, Pose};
+    use hawser_packets::media::{AEAD_TAG, ObjectId, PacketId};
+    use hawser_packets::session::{Sealed, Status};
     use hawser_units::Ecn;
-    use hawser_wire::feedback::{ClockStamp, Pose};
-    use hawser_wire::media::{AEAD_TAG, ObjectId, PacketId};
-    use hawser_wire::session::{Sealed, Status};
     use proptest::prelude::*;
     use std::collections::{BTreeSet, VecDeque};
     use std::num::NonZeroU8;

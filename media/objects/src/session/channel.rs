@@ -1,5 +1,5 @@
 use crate::keys::{AeadKey, PACKETS_PER_KEY, SessionKeys};
-use hawser_wire::session::{Kind, Sealed};
+use hawser_packets::session::{Kind, Sealed};
 
 /// The number of messages below the newest that are still accepted.
 const WINDOW: u64 = 64;
@@ -142,8 +142,8 @@ impl Channel {
 mod tests {
     use super::*;
     use crate::keys::TrackSecret;
-    use hawser_wire::golden::{self, MessageVector};
-    use hawser_wire::session::Message;
+    use hawser_packets::golden::{self, MessageVector};
+    use hawser_packets::session::Message;
     use proptest::prelude::*;
     use std::collections::BTreeSet;
 

@@ -4,9 +4,9 @@ use super::channel::{Channel, OpenError, UsedUp};
 use crate::keys::{AccessSecret, Seed};
 use crate::refusal::Refusal;
 use handshake::Handshake;
+use hawser_packets::feedback::{Feedback, Pose};
+use hawser_packets::session::{Goodbye, Kind, Message, MessageError, Sealed, Status, Subscribe};
 use hawser_units::Instant;
-use hawser_wire::feedback::{Feedback, Pose};
-use hawser_wire::session::{Goodbye, Kind, Message, MessageError, Sealed, Status, Subscribe};
 use std::collections::VecDeque;
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
 use crate::keys::{Seed, is_equal};
+use hawser_packets::session::COOKIE;
 use hawser_units::Instant;
-use hawser_wire::session::COOKIE;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 

@@ -11,11 +11,11 @@ use super::allowance::Allowance;
 use super::channel::{Channel, UsedUp};
 use super::cookie::Cookies;
 use crate::keys::Seed;
-use hawser_units::{BoundedQueue, ByteSize, Instant};
-use hawser_wire::feedback::{ClockStamp, Feedback};
-use hawser_wire::session::{
+use hawser_packets::feedback::{ClockStamp, Feedback};
+use hawser_packets::session::{
     Accept, Announcement, Goodbye, Hello, Kind, Message, Retry, Sealed, Status, Subscribe,
 };
+use hawser_units::{BoundedQueue, ByteSize, Instant};
 use session::Session;
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;

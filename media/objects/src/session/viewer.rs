@@ -3,10 +3,10 @@ use super::channel::UsedUp;
 use super::client::{Accepted, Client, SenderMessage, SessionTimes, ViewerError, ViewerStats};
 use crate::keys::TrackSecret;
 use crate::receiver::{Receiver, ReceiverConfig, ReceiverEvent};
+use hawser_packets::feedback::Pose;
+use hawser_packets::media::VERSION;
+use hawser_packets::session::{Accept, Announcement, Goodbye};
 use hawser_units::{Ecn, Instant};
-use hawser_wire::feedback::Pose;
-use hawser_wire::media::VERSION;
-use hawser_wire::session::{Accept, Announcement, Goodbye};
 use std::collections::VecDeque;
 
 /// The settings of a [`Viewer`].

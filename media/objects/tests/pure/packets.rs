@@ -5,11 +5,11 @@ use hawser_objects::{
     LayerContent, Packetiser, PacketiserConfig, Receiver, ReceiverConfig, ReceiverEvent, Refusal,
     SealedPacket, TrackSecret,
 };
+use hawser_packets::feedback::{ClockStamp, Feedback, StampEcho};
+use hawser_packets::golden;
+use hawser_packets::media::{self, Header, MediaTime, Packet};
+use hawser_packets::session::{Accept, Status};
 use hawser_units::{Ecn, Instant};
-use hawser_wire::feedback::{ClockStamp, Feedback, StampEcho};
-use hawser_wire::golden;
-use hawser_wire::media::{self, Header, MediaTime, Packet};
-use hawser_wire::session::{Accept, Status};
 use std::collections::HashMap;
 use std::num::NonZeroU8;
 use std::time::Duration;

@@ -9,10 +9,10 @@ use hawser_objects::{
     HostError, LayerContent, Outgoing, PacketiseError, Publication, PublicationConfig,
     PublicationEvent, ReceivedFrame, Seed, Viewer, ViewerConfig, ViewerEvent,
 };
+use hawser_packets::feedback::Pose;
+use hawser_packets::media;
+use hawser_packets::session::Goodbye;
 use hawser_units::{Bitrate, ByteSize, Ecn, Instant};
-use hawser_wire::feedback::Pose;
-use hawser_wire::media;
-use hawser_wire::session::Goodbye;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use std::time::Duration;

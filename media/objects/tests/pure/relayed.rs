@@ -5,9 +5,9 @@ use hawser_objects::{
     EndReason, Host, HostConfig, HostEvent, ReceiverEvent, Refusal, Seed, Upstream, UpstreamConfig,
     UpstreamEnd, UpstreamEvent, Viewer, ViewerConfig, ViewerError, ViewerEvent,
 };
+use hawser_packets::feedback::{ClockStamp, Feedback};
+use hawser_packets::media::{self, DEFAULT_DATAGRAM, Header, Hop};
 use hawser_units::{Ecn, Instant};
-use hawser_wire::feedback::{ClockStamp, Feedback};
-use hawser_wire::media::{self, DEFAULT_DATAGRAM, Header, Hop};
 use std::net::SocketAddr;
 
 const START: Instant = Instant::from_nanos(1_000_000_000);
@@ -107,7 +107,7 @@ fn answer(host: &mut Host, now: Instant) -> Vec<Feedback> {
             session, report, ..
         } = event
         {
-            let echo = Some(hawser_wire::feedback::StampEcho {
+            let echo = Some(hawser_packets::feedback::StampEcho {
                 stamp: report.clock.sent,
                 held: ms(0),
             });

@@ -6,9 +6,9 @@ use hawser_objects::{
     EndReason, Host, HostConfig, HostError, HostEvent, OpenError, Seed, TrackSecret, Viewer,
     ViewerConfig, ViewerError, ViewerEvent,
 };
+use hawser_packets::feedback::ClockStamp;
+use hawser_packets::session::{Goodbye, Kind};
 use hawser_units::{Ecn, Instant};
-use hawser_wire::feedback::ClockStamp;
-use hawser_wire::session::{Goodbye, Kind};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::time::Duration;

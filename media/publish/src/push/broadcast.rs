@@ -6,8 +6,8 @@ use hawser_congestion::{Prague, PragueConfig};
 use hawser_io::clock::unix_ms;
 use hawser_keys::{Keyring, Secret};
 use hawser_objects::{FlowConfig, Publication, PublicationConfig, Seed, TrackSecret, TrackTiming};
+use hawser_packets::session::{Announcement, Track};
 use hawser_units::Instant;
-use hawser_wire::session::{Announcement, Track};
 
 /// The parts of a broadcast that do not depend on its secret.
 pub(super) struct Broadcast {

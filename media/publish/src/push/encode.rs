@@ -8,10 +8,10 @@ use hawser_codec::{
     Slice, ZstdEncoder, rgbd,
 };
 use hawser_objects::{IPV4_UDP, TrackTiming};
+use hawser_packets::media::{DEFAULT_DATAGRAM, Header};
+use hawser_packets::session::{MAX_TRACKS, Track};
 use hawser_recording::Frame;
 use hawser_units::ByteSize;
-use hawser_wire::media::{DEFAULT_DATAGRAM, Header};
-use hawser_wire::session::{MAX_TRACKS, Track};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicUsize;

@@ -243,7 +243,7 @@ mod tests {
             queue: None,
             in_flight: ByteSize(1400),
             waiting: ByteSize(0),
-            received: hawser_wire::feedback::Totals::default(),
+            received: hawser_packets::feedback::Totals::default(),
             is_app_limited: true,
             is_kernel_paced: false,
             refusals: hawser_congestion::Refusals::default(),

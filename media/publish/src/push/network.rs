@@ -17,10 +17,10 @@ use hawser_io::udp::{self, Departure, Left, UdpSocket};
 use hawser_objects::{
     EncodedLayer, EncodedSlice, LayerContent, Outgoing, Publication, PublicationEvent,
 };
+use hawser_packets::feedback;
+use hawser_packets::media::DEFAULT_DATAGRAM;
+use hawser_packets::session::Goodbye;
 use hawser_units::Instant;
-use hawser_wire::feedback;
-use hawser_wire::media::DEFAULT_DATAGRAM;
-use hawser_wire::session::Goodbye;
 use nix::errno::Errno;
 use parking_lot::Mutex;
 use std::io::{self, ErrorKind};

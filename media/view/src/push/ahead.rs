@@ -3,8 +3,8 @@
 use hawser_cloud::{MAX_POINTS, POINT_BYTES};
 use hawser_codec::{ChunkDecoder, PartialCloud};
 use hawser_objects::FrameId;
+use hawser_packets::media::ObjectId;
 use hawser_units::{BoundedMap, ByteSize};
-use hawser_wire::media::ObjectId;
 use std::collections::BTreeMap;
 
 /// The points of a frame by the alias of their track.

@@ -6,10 +6,10 @@ use hawser_objects::{
     Encodings, FrameAssembler, FrameConfig, ReceivedFrame, ReceiverConfig, ReceiverEvent,
     TrackSecret, TrackTiming, Viewer, ViewerConfig,
 };
+use hawser_packets::feedback::Pose;
+use hawser_packets::media::ObjectId;
+use hawser_packets::session::{Announcement, Track};
 use hawser_units::Instant;
-use hawser_wire::feedback::Pose;
-use hawser_wire::media::ObjectId;
-use hawser_wire::session::{Announcement, Track};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;

@@ -5,8 +5,8 @@ use super::poses::Poses;
 use super::summary::Looked;
 use super::{EncodingName, PushConfig};
 use hawser_cloud::{Extent, Pose};
+use hawser_packets::feedback;
 use hawser_units::Instant;
-use hawser_wire::feedback;
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
 

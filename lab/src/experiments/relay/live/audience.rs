@@ -8,8 +8,8 @@ use hawser_netem::{Link, LinkConfig};
 use hawser_objects::{
     Encodings, FrameAssembler, FrameConfig, TrackSecret, Viewer, ViewerConfig, ViewerEvent,
 };
+use hawser_packets::media::VERSION;
 use hawser_units::{ByteSize, Ecn, Instant};
-use hawser_wire::media::VERSION;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 

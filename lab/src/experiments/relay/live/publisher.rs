@@ -5,8 +5,8 @@ use hawser_io::udp::{self, UdpSocket};
 use hawser_objects::{
     EncodedLayer, FlowConfig, LayerContent, Publication, PublicationConfig, Seed, TrackSecret,
 };
+use hawser_packets::session::{Announcement, Track};
 use hawser_units::{Bitrate, ByteSize};
-use hawser_wire::session::{Announcement, Track};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;

@@ -13,9 +13,9 @@ use hawser_objects::{
     EncodedLayer, Encodings, FlowConfig, FrameAssembler, FrameConfig, LayerContent, Publication,
     PublicationConfig, ReceivedFrame, Seed, TrackSecret, Viewer, ViewerConfig, ViewerEvent,
 };
+use hawser_packets::media::{ObjectId, Packet as Media, VERSION};
+use hawser_packets::session::{Announcement, Track};
 use hawser_units::{Bitrate, ByteSize, Ecn, Instant};
-use hawser_wire::media::{ObjectId, Packet as Media, VERSION};
-use hawser_wire::session::{Announcement, Track};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::num::NonZeroU8;

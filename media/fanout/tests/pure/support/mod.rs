@@ -7,8 +7,8 @@
 
 use hawser_fanout::operations::{DATAGRAM, alias, own_hop, track, upstream_hop};
 use hawser_fanout::{Budget, Delivery, Frame, Refusal, Relay, Selection, SlotIndex, Subscriber};
+use hawser_packets::media::{Flags, Header, MediaTime, ObjectId, PacketId};
 use hawser_units::Instant;
-use hawser_wire::media::{Flags, Header, MediaTime, ObjectId, PacketId};
 use std::num::NonZeroU16;
 use std::time::Duration;
 

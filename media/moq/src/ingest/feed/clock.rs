@@ -1,5 +1,5 @@
+use hawser_packets::media::MediaTime;
 use hawser_units::Instant;
-use hawser_wire::media::MediaTime;
 use std::time::Duration;
 
 /// The publisher's clock less the own one, from the times of capture of its objects.

@@ -2,10 +2,10 @@
 
 use super::FeedStats;
 use bytes::Bytes;
+use hawser_packets::media::{DEFAULT_DATAGRAM, Header, Hop, MediaTime};
+use hawser_packets::moq::{self, PayloadError};
+use hawser_packets::session::Announcement;
 use hawser_units::{ALLOCATION, Instant};
-use hawser_wire::media::{DEFAULT_DATAGRAM, Header, Hop, MediaTime};
-use hawser_wire::moq::{self, PayloadError};
-use hawser_wire::session::Announcement;
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -201,8 +201,8 @@ impl Queue {
 mod tests {
     use super::*;
     use hawser_objects::{ObjectInfo, Packetiser, PacketiserConfig, TrackSecret};
-    use hawser_wire::media::{Flags, ObjectId, Packet};
-    use hawser_wire::session::Track;
+    use hawser_packets::media::{Flags, ObjectId, Packet};
+    use hawser_packets::session::Track;
     use proptest::prelude::*;
 
     const TRACK: (u32, u8) = (7, 1);

@@ -1,8 +1,8 @@
 use super::{Accepted, SenderMessage, ViewerError};
 use crate::keys::AccessSecret;
 use crate::session::channel::Channel;
+use hawser_packets::session::{COOKIE, Hello, MAC, Retry, Sealed};
 use hawser_units::Instant;
-use hawser_wire::session::{COOKIE, Hello, MAC, Retry, Sealed};
 use std::time::Duration;
 
 /// The maximum number of cookies that are answered.

@@ -1,6 +1,6 @@
 use crate::session::channel::OpenError;
-use hawser_wire::feedback::FeedbackError;
-use hawser_wire::session::MessageError;
+use hawser_packets::feedback::FeedbackError;
+use hawser_packets::session::MessageError;
 use std::ops::AddAssign;
 
 /// The reason why a datagram is not taken.

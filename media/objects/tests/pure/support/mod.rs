@@ -8,9 +8,9 @@ use hawser_objects::{
     PacketiserConfig, ReceivedObject, ReceiverConfig, ReceiverEvent, Seed, Sender, SenderConfig,
     TrackSecret, Viewer, ViewerConfig, ViewerEvent,
 };
+use hawser_packets::media::{Flags, ObjectId};
+use hawser_packets::session::{Announcement, Track};
 use hawser_units::{ByteSize, Ecn, Instant};
-use hawser_wire::media::{Flags, ObjectId};
-use hawser_wire::session::{Announcement, Track};
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -272,7 +272,7 @@ impl Rig {
     fn arrive(&mut self) {
         while let Some((_, (datagram, ecn))) = self.there.pop(self.now) {
             let now = self.viewer_now();
-            let is_media = datagram[0] == hawser_wire::media::VERSION;
+            let is_media = datagram[0] == hawser_packets::media::VERSION;
             let taken = self.viewer.handle_datagram(now, &datagram, ecn);
             if is_media && taken.is_ok() && ecn == Ecn::Ce {
                 self.marked_bytes += datagram.len() as u64;

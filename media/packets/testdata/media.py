@@ -14,7 +14,8 @@ import struct
 import sys
 
 sys.dont_write_bytecode = True
-from reference import compare_with_published, siphash
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[3] / "base/wire/testdata"))
+from siphash import compare_with_published, siphash
 
 
 def times_x(byte):

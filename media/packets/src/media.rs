@@ -30,8 +30,8 @@
 //! The first [`Header::IMMUTABLE`] bytes never change between publisher and viewer. They are the
 //! associated data of the ciphertext. Each hop replaces the number of the hop key and the tag.
 
-use crate::tag::{Key, Tag};
 use hawser_units::Instant;
+use hawser_wire::{Key, Tag};
 use std::num::NonZeroU16;
 use std::time::Duration;
 

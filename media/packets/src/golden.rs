@@ -1,8 +1,11 @@
-use super::Fields;
+//! The golden vectors of `testdata/`: datagrams made by another implementation, in the format of
+//! [`hawser_wire::golden`].
+
 use crate::feedback::{Age, Arrival, Block, ClockStamp, Feedback, Pose, StampEcho, Totals};
 use crate::media::{Flags, Header, MediaTime, ObjectId, PacketId};
 use crate::session::{Accept, Announcement, Hello, Kind, Status, Subscribe, Track};
 use hawser_units::{Ecn, Instant};
+use hawser_wire::golden::Fields;
 use std::num::{NonZeroU8, NonZeroU16};
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -10,30 +13,30 @@ use std::time::Duration;
 const PACKETS: [(&str, &str); 2] = [
     (
         "media-packet-base",
-        include_str!("../../testdata/media-packet-base.txt"),
+        include_str!("../testdata/media-packet-base.txt"),
     ),
     (
         "media-packet-open",
-        include_str!("../../testdata/media-packet-open.txt"),
+        include_str!("../testdata/media-packet-open.txt"),
     ),
 ];
 
 const HELLOS: [(&str, &str); 2] = [
     (
         "media-hello-first",
-        include_str!("../../testdata/media-hello-first.txt"),
+        include_str!("../testdata/media-hello-first.txt"),
     ),
     (
         "media-hello-cookie",
-        include_str!("../../testdata/media-hello-cookie.txt"),
+        include_str!("../testdata/media-hello-cookie.txt"),
     ),
 ];
 
-const ANNOUNCEMENT: &str = include_str!("../../testdata/media-announcement.txt");
-const ACCEPT: &str = include_str!("../../testdata/media-message-accept.txt");
-const SUBSCRIBE: &str = include_str!("../../testdata/media-message-subscribe.txt");
-const REPORT: &str = include_str!("../../testdata/media-message-report.txt");
-const STATUS: &str = include_str!("../../testdata/media-message-status.txt");
+const ANNOUNCEMENT: &str = include_str!("../testdata/media-announcement.txt");
+const ACCEPT: &str = include_str!("../testdata/media-message-accept.txt");
+const SUBSCRIBE: &str = include_str!("../testdata/media-message-subscribe.txt");
+const REPORT: &str = include_str!("../testdata/media-message-report.txt");
+const STATUS: &str = include_str!("../testdata/media-message-status.txt");
 
 /// A packet of media and the values that it was made from.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -138,7 +138,7 @@ impl CarriedPacket<'_> {
 mod tests {
     use super::*;
     use crate::media::{Flags, MediaTime, PacketId, is_from_hop};
-    use crate::tag::Key;
+    use hawser_wire::Key;
     use std::num::NonZeroU16;
 
     fn hop(number: u16) -> Hop {
