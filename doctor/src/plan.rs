@@ -127,6 +127,9 @@ pub(crate) fn parsed<T: FromStr>(texts: Vec<String>) -> Vec<T> {
 /// The default of an agent's `state`.
 const AGENT_STATE: &str = "/run/hawser/agent";
 
+const REPLICAS: u16 = 14747;
+const SIGNALS: u16 = 14749;
+const ECHO: u16 = 14751;
 const MOQ: u16 = 14754;
 const TUNNEL: u16 = 14752;
 const CONTROLLER: u16 = 14750;
@@ -245,11 +248,11 @@ fn agent(node: &Table) -> [Port; 3] {
             .and_then(|value| u16::try_from(value).ok())
             .unwrap_or(default)
     };
-    let replicas = number("port", hawser_wire::DEFAULT_PORT);
-    let echo = number("echo_port", hawser_wire::echo::DEFAULT_PORT);
+    let replicas = number("port", REPLICAS);
+    let echo = number("echo_port", ECHO);
     [
         port(Udp, replicas, Agent, "replicas"),
-        port(Udp, hawser_wire::SIGNAL_PORT, Agent, "signals"),
+        port(Udp, SIGNALS, Agent, "signals"),
         port(Udp, echo, Agent, "round-trip times"),
     ]
 }

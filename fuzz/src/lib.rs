@@ -16,6 +16,8 @@ mod netem;
 #[path = "../../media/packets/tests/support/checks.rs"]
 mod packets;
 mod program;
+#[path = "../../replication/shim/tests/support/checks.rs"]
+mod shim;
 mod targets;
 #[path = "../../base/wire/tests/support/checks.rs"]
 mod wire;

@@ -1,10 +1,10 @@
 use crate::bytes::{join, split};
-use crate::{Target, cloud, codec, control, netem, packets, wire, xnc};
+use crate::{Target, cloud, codec, control, netem, packets, shim, wire, xnc};
 use hawser_cloud::Performer;
 use hawser_cloud::ply::{self, MILLIMETRES_PER_METRE};
 use hawser_codec::{Encoded, ZstdEncoder};
 use hawser_objects::checks;
-use hawser_wire::golden;
+use hawser_packets::golden;
 use hawser_xnc::Scheme;
 use std::time::Duration;
 
@@ -33,17 +33,18 @@ pub const WIRE: Target = Target {
     name: "wire",
     check: |input| {
         wire::check_all(input);
-        wire::check_replica(&wire::with_right_checksum(input.to_vec()));
+        shim::check_all(input);
+        shim::check_replica(&shim::with_right_checksum(input.to_vec()));
         if let Some(fields) = input.first_chunk() {
             wire::check_signal(&wire::with_tag(fields));
         }
     },
     seeds: || {
-        let vectors = golden::vectors().into_iter();
+        let vectors = hawser_shim::golden::vectors().into_iter();
         let vectors = vectors.flat_map(|vector| [vector.frame, vector.inner]);
-        let signals = golden::signals().into_iter();
+        let signals = hawser_wire::golden::signals().into_iter();
         let signals = signals.flat_map(|signal| [signal.payload, signal.frame]);
-        let echo = wire::echo().emit(None);
+        let echo = shim::echo().emit(None);
         vectors.chain(signals).chain([echo.to_vec()]).collect()
     },
 };
@@ -72,7 +73,6 @@ pub const OBJECTS: Target = Target {
     name: "objects",
     check: packets::check_all,
     seeds: || {
-        use hawser_packets::golden;
         let parts = [
             packets::media_packet(),
             packets::carried(),
@@ -242,7 +242,7 @@ pub const PACKETS: Target = Target {
     name: "packets",
     check: |input| hawser_tunnel::checks::check_packets(&split(input)),
     seeds: || {
-        let vectors = golden::vectors().into_iter();
+        let vectors = hawser_shim::golden::vectors().into_iter();
         let packets: Vec<_> = vectors.map(|vector| vector.inner).collect();
         vec![join(&packets)]
     },

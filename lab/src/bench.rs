@@ -202,6 +202,6 @@ mod tests {
         let frame = transit_frame();
         assert_eq!(frame.len(), 14 + INNER_BYTES);
         assert_eq!(ip::checksum(&frame[14..34]), 0);
-        const { assert!(INNER_BYTES + hawser_wire::OVERHEAD_V6 <= 1500) };
+        const { assert!(INNER_BYTES + hawser_shim::OVERHEAD_V6 <= 1500) };
     }
 }

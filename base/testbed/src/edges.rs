@@ -9,7 +9,6 @@ use anyhow::{Context, Result, bail, ensure};
 use hawser_io::netns::Namespace;
 use hawser_io::process::Process;
 use hawser_units::{PathId, PathSet};
-use hawser_wire::Cover;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde::Deserialize;
@@ -62,6 +61,15 @@ pub struct Replication {
     pub sender: Sender,
     /// Whether the reverse direction is replicated too.
     pub both_ways: bool,
+}
+
+/// The part of a packet that the tag of a copy covers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cover {
+    /// The headers.
+    Headers,
+    /// The whole packet.
+    Whole,
 }
 
 /// The IP version of the outer headers.

@@ -398,7 +398,7 @@ pub fn udp_packet(
 /// # Panics
 ///
 /// Panics if the addresses are of different families.
-pub(crate) fn header_of_udp(
+pub fn header_of_udp(
     source: IpAddr,
     destination: IpAddr,
     traffic_class: u8,
@@ -436,7 +436,7 @@ pub(crate) fn header_of_udp(
 }
 
 /// Returns the [`transport_checksum`] of a UDP segment, as it is sent.
-pub(crate) fn udp_checksum(source: IpAddr, destination: IpAddr, segment: &[u8]) -> u16 {
+pub fn udp_checksum(source: IpAddr, destination: IpAddr, segment: &[u8]) -> u16 {
     match transport_checksum(source, destination, UDP, segment) {
         0 => 0xffff,
         checksum => checksum,

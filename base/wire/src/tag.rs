@@ -6,25 +6,9 @@ use zeroize::Zeroize;
 #[derive(Clone, PartialEq, Eq)]
 pub struct Key([u8; 16]);
 
-/// The receiver's slot of a key.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum KeySlot {
-    /// The first.
-    Zero,
-    /// The second.
-    One,
-}
-
 /// A keyed digest, in the byte order of the wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Tag(pub [u8; 8]);
-
-/// The keys that two nodes share: two during a rotation, none without tags.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct KeyRing {
-    /// Indexed by [`KeySlot::index`].
-    pub slots: [Option<Key>; 2],
-}
 
 impl Key {
     /// Creates a key from bytes.
@@ -54,16 +38,6 @@ impl Drop for Key {
 impl fmt::Debug for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Key(secret)")
-    }
-}
-
-impl KeySlot {
-    /// Returns 0 or 1.
-    pub const fn index(self) -> usize {
-        match self {
-            KeySlot::Zero => 0,
-            KeySlot::One => 1,
-        }
     }
 }
 

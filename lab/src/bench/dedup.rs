@@ -3,10 +3,11 @@ use crate::summary::{Case, Summary};
 use anyhow::{Result, ensure};
 use hawser_replication_bpf::bench::{Accepting, DedupBench};
 use hawser_replication_bpf::{Receiver, ReceiverOptions, Verdict};
-use hawser_units::{FlowId, PathId, PathSet};
-use hawser_wire::{
-    Addresses, Cover, DEFAULT_PORT, Encapsulation, Key, KeySlot, SealKey, SealRing, Shim,
+use hawser_shim::{
+    Addresses, Cover, DEFAULT_PORT, Encapsulation, KeySlot, SealKey, SealRing, Shim,
 };
+use hawser_units::{FlowId, PathId, PathSet};
+use hawser_wire::Key;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
@@ -135,7 +136,7 @@ impl Bench {
         Ok(Bench {
             programs: DedupBench::load(receiver, DEFAULT_PORT)?,
             flow: FlowId::try_from(7)?,
-            key: Key::from_bytes([0x5a; 16]).for_direction("ingress", "egress"),
+            key: SealKey::derive(&Key::from_bytes([0x5a; 16]), "ingress", "egress"),
             next_sequence: 1 << 40,
             records: Vec::new(),
         })

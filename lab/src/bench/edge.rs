@@ -2,8 +2,9 @@ use super::{case, median, nanoseconds, transit_frame};
 use crate::summary::{Case, Summary};
 use anyhow::{Result, ensure};
 use hawser_replication_bpf::{Rule, Sender, SenderOptions, SignalOptions, Watcher};
+use hawser_shim::DEFAULT_PORT;
 use hawser_units::{FlowId, PathSet, PolicyCode};
-use hawser_wire::{DEFAULT_PORT, Key, SIGNAL_PORT, Signal, ip};
+use hawser_wire::{Key, SIGNAL_PORT, Signal, ip};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 

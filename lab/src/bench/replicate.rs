@@ -4,8 +4,9 @@ use crate::summary::{Case, Summary};
 use anyhow::{Result, ensure};
 use hawser_replication_bpf::bench::{Egress, LocalBench, TransitBench};
 use hawser_replication_bpf::{Rule, SendFlow, SendPath, SendPolicy, Sender, SenderOptions};
+use hawser_shim::{Cover, DEFAULT_PORT, KeySlot, SealKey};
 use hawser_units::{FlowId, PathId, PolicyCode};
-use hawser_wire::{Cover, DEFAULT_PORT, Key, KeySlot};
+use hawser_wire::Key;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Maximum number of paths of a case.
@@ -224,7 +225,7 @@ impl Form {
     }
 
     fn flow(&self, label: FlowId) -> SendFlow {
-        let key = Key::from_bytes([0x5a; 16]).for_direction("ingress", "egress");
+        let key = SealKey::derive(&Key::from_bytes([0x5a; 16]), "ingress", "egress");
         SendFlow {
             label,
             transparent: self.transparent,

@@ -21,9 +21,9 @@ use hawser_io::interface;
 use hawser_io::stamped::StampedSocket;
 use hawser_model::discovery::{Candidate, Ends};
 use hawser_replication_bpf::SeenEcho;
+use hawser_shim::KeyRing;
+use hawser_shim::echo::{Echo, EchoKind};
 use hawser_units::{Instant, PathId, smoothed_rtt};
-use hawser_wire::KeyRing;
-use hawser_wire::echo::{Echo, EchoKind};
 use nix::errno::Errno;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
@@ -783,7 +783,8 @@ fn random_number() -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hawser_wire::{Key, KeySlot};
+    use hawser_shim::KeySlot;
+    use hawser_wire::Key;
 
     fn wall(millis: u64) -> SystemTime {
         SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000) + Duration::from_millis(millis)

@@ -5,8 +5,8 @@ use hawser_model::Name;
 use hawser_model::resource::Policy;
 pub use hawser_node::Selectors;
 use hawser_replication_bpf::SendPolicy;
+use hawser_shim::{Cover, KeySlot, SealKey, SealRing};
 use hawser_units::FlowId;
-use hawser_wire::{Cover, KeySlot, SealKey, SealRing};
 use std::collections::BTreeMap;
 
 /// The flows that a node sends and receives. They can change while packets are in flight.

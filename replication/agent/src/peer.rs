@@ -1,6 +1,7 @@
 //! The secrets that a node shares with another one.
 
-use hawser_wire::{Cover, Key, KeyRing, KeySlot, SealKey, SealRing};
+use hawser_shim::{Cover, KeyRing, KeySlot, SealKey, SealRing};
+use hawser_wire::Key;
 
 /// The secrets that are shared with the node at the other end of the paths.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -37,7 +38,7 @@ impl Peer {
             accepted: ring.for_direction(peer, own, self.accepted.required_cover),
             sealed: key
                 .as_ref()
-                .map(|(slot, key)| (*slot, key.for_direction(own, peer), self.cover)),
+                .map(|(slot, key)| (*slot, SealKey::derive(key, own, peer), self.cover)),
             ring,
             key,
             cover: self.cover,

@@ -25,7 +25,8 @@ pub(crate) fn peers(config: &Config, rings: &BTreeMap<Name, PairRing>) -> BTreeM
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hawser_wire::{Key, KeyRing, KeySlot};
+    use hawser_shim::{KeyRing, KeySlot, SealKey};
+    use hawser_wire::Key;
     use std::fs;
 
     fn config(peers: &str) -> Config {
@@ -53,10 +54,10 @@ mod tests {
             let (slot, sealed, _) = peers["b"].sealed.clone().unwrap();
             assert_eq!(
                 (slot, &sealed),
-                (KeySlot::One, &key.for_direction("a", "b"))
+                (KeySlot::One, &SealKey::derive(&key, "a", "b"))
             );
             let accepted = &peers["b"].accepted.slots;
-            assert_eq!(accepted, &[None, Some(key.for_direction("b", "a"))]);
+            assert_eq!(accepted, &[None, Some(SealKey::derive(&key, "b", "a"))]);
         }
         let by_hand = config("[[peer]]\nname = \"b\"\nkeys = { slot0 = \"pair.key\" }");
         assert_eq!(peers(&by_hand, &derived)["b"], by_hand.peers["b"]);

@@ -4,8 +4,8 @@
 mod support;
 
 use hawser_replication_bpf::{PathError, Sender};
+use hawser_shim::{DEFAULT_PORT, Shim};
 use hawser_wire::ip::{Ipv4Header, Ipv6Header};
-use hawser_wire::{DEFAULT_PORT, Shim};
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::thread;
 use std::time::Duration;

@@ -18,8 +18,9 @@
 use crate::pair_key::{Party, SecretKey};
 use hawser_model::Name;
 use hawser_model::pair::{AssignedKeys, Generations, NodeKeys, PairState, Peer, PublicKey};
+use hawser_shim::{KeyRing, KeySlot};
 use hawser_units::Instant;
-use hawser_wire::{Key, KeyRing, KeySlot};
+use hawser_wire::Key;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 

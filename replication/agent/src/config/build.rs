@@ -12,8 +12,9 @@ use hawser_metrics::server::check_loopback;
 use hawser_model::Name;
 use hawser_node::{TooManyFlows, inherit};
 use hawser_replication_bpf::{MANAGEMENT_PORTS, MAX_RULES, Prefix, Rule, SendPolicy};
+use hawser_shim::{Cover, KeyRing, KeySlot, SealRing};
 use hawser_units::{FlowId, MAX_PATHS, PathId, PathSet, PolicyCode};
-use hawser_wire::{Cover, KeyRing, KeySlot, SIGNAL_PORT, SealRing};
+use hawser_wire::SIGNAL_PORT;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -610,7 +611,7 @@ fn path_of(number: u8) -> Result<PathId, String> {
 mod tests {
     use super::*;
     use crate::config::generate_key;
-    use hawser_wire::DEFAULT_PORT;
+    use hawser_shim::DEFAULT_PORT;
 
     const EDGE: &str = r#"
 [node]

@@ -1,7 +1,7 @@
 use super::select::Selector;
 use hawser_io::sysctl;
+use hawser_shim::{DEFAULT_PORT, echo};
 use hawser_units::FlowId;
-use hawser_wire::{DEFAULT_PORT, echo};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};

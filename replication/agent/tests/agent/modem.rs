@@ -6,7 +6,7 @@ use crate::support::hawser;
 use hawser_agent::Status;
 use hawser_io::netns::Namespace;
 use hawser_io::tun;
-use hawser_testbed::edges::{Outer, Replication, Sender};
+use hawser_testbed::edges::{Cover, Outer, Replication, Sender};
 use hawser_testbed::topology::{End, Lab, Stop};
 use hawser_testbed::traffic::Kind;
 use hawser_units::PathSet;
@@ -158,7 +158,7 @@ fn local_trains_over_a_modem_replace_those_of_a_wire() {
 #[test]
 fn the_tags_of_whole_packets_are_checked_on_a_modem() {
     let whole = Replication {
-        authenticate: Some(hawser_wire::Cover::Whole),
+        authenticate: Some(Cover::Whole),
         ..replication(Sender::Source, Outer::V4)
     };
     assert_no_loss(&whole, Kind::UdpConnected);

@@ -5,11 +5,11 @@ use crate::rig::{Edges, RATE_PPS, Rig, assert_losses, brings_copies};
 use crate::support::hawser;
 use hawser_agent::Status;
 use hawser_io::netns::Namespace;
+use hawser_shim::echo::{Echo, EchoKind};
 use hawser_testbed::edges::{Replication, Sender};
 use hawser_testbed::topology::{End, Lab, Link, network_egress, network_ingress};
 use hawser_testbed::traffic::Kind;
 use hawser_units::{PathId, PathSet};
-use hawser_wire::echo::{Echo, EchoKind};
 use std::net::{SocketAddr, UdpSocket};
 
 const PAYLOAD_BYTES: usize = 200;

@@ -22,7 +22,7 @@ enum limit {
  */
 #define SHIM_VERSION 2
 
-/* Of base/wire's echo, which the agents exchange on the replicas' port too. */
+/* Of replication/shim's echo, which the agents exchange on the replicas' port too. */
 #define ECHO_VERSION 1
 #define ECHO_REQUEST 0
 #define ECHO_BYTES 20

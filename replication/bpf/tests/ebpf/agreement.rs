@@ -5,7 +5,7 @@ use hawser_dedup::operations::{Tagged, arrivals, operation, start, tagged_arriva
 use hawser_dedup::{Times, Window};
 use hawser_replication_bpf::Verdict;
 use hawser_replication_bpf::bench::TaggedWindows;
-use hawser_wire::Shim;
+use hawser_shim::Shim;
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use std::collections::HashMap;

@@ -3,8 +3,8 @@
 use crate::support::*;
 use hawser_dedup::{SLOT_BITS, SLOTS};
 use hawser_replication_bpf::{Receiver, ReceiverOptions, RxStats, Verdict};
+use hawser_shim::Shim;
 use hawser_units::PathSet;
-use hawser_wire::Shim;
 use nix::sched::{CpuSet, sched_getcpu, sched_setaffinity};
 use nix::unistd::Pid;
 use std::time::Duration;
@@ -153,7 +153,7 @@ fn a_transparent_copy_is_recorded_with_its_fingerprint() {
     let mut arrivals = receiver.arrivals().unwrap();
     let packet = with_id(udp4("192.0.2.9", b"x"), 5);
     for by in [path(2), path(4)] {
-        let copy = with_tos(packet.clone(), hawser_wire::transparent::tos(by, 0));
+        let copy = with_tos(packet.clone(), hawser_shim::transparent::tos(by, 0));
         receiver.run(&decapsulated(&copy), 1).unwrap();
     }
     let mut records = Vec::new();

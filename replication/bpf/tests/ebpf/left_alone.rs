@@ -3,7 +3,7 @@
 
 use crate::support::*;
 use hawser_replication_bpf::{Endpoint, Ports, Rule, Sender, TxStats};
-use hawser_wire::DEFAULT_PORT;
+use hawser_shim::DEFAULT_PORT;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 

@@ -3,7 +3,7 @@
 
 use crate::support::*;
 use hawser_replication_bpf::{SendFlow, Sender};
-use hawser_wire::{Addresses, Cover, DEFAULT_PORT, Encapsulation, KeySlot, Replica};
+use hawser_shim::{Addresses, Cover, DEFAULT_PORT, Encapsulation, KeySlot, Replica};
 
 const TC_ACT_UNSPEC: u32 = u32::MAX;
 const TC_ACT_REDIRECT: u32 = 7;

@@ -2,7 +2,8 @@
 
 use crate::support::*;
 use hawser_replication_bpf::SendFlow;
-use hawser_wire::{Cover, KeySlot, Shim, ip};
+use hawser_shim::{Cover, KeySlot, Shim};
+use hawser_wire::ip;
 use std::net::IpAddr;
 
 const TCP: u8 = 6;

@@ -26,10 +26,11 @@ mod skeleton {
 }
 
 use crate::support::*;
-use hawser_units::PathId;
-use hawser_wire::{
-    Addresses, Cover, Encapsulation, Key, KeySlot, Replica, SealKey, Shim, golden, ip, transparent,
+use hawser_shim::{
+    Addresses, Cover, Encapsulation, KeySlot, Replica, SealKey, Shim, golden, transparent,
 };
+use hawser_units::PathId;
+use hawser_wire::{Key, ip};
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
 use libbpf_rs::{MapCore, MapFlags, ProgramAttachType, ProgramInput, ProgramType};
 use skeleton::{ReplicateXdpSkel, ReplicateXdpSkelBuilder};

@@ -2,8 +2,8 @@
 
 use crate::support::*;
 use hawser_replication_bpf::{SendFlow, SendPolicy, Sender};
+use hawser_shim::{Cover, KeySlot, Replica, Shim};
 use hawser_units::{PathSet, PolicyCode};
-use hawser_wire::{Cover, KeySlot, Replica, Shim};
 
 const TC_ACT_REDIRECT: u32 = 7;
 

@@ -2,12 +2,13 @@
 
 use crate::support::*;
 use hawser_replication_bpf::{Receiver, RxStats, SeenEcho};
-use hawser_units::{FlowId, PathId};
-use hawser_wire::echo::{Echo, EchoKind};
-use hawser_wire::{
+use hawser_shim::echo::{Echo, EchoKind};
+use hawser_shim::{
     Addresses, Cover, DEFAULT_PORT, Encapsulation, KeySlot, Replica, SealKey, SealRing, Shim,
-    golden, ip,
+    golden,
 };
+use hawser_units::{FlowId, PathId};
+use hawser_wire::ip;
 use std::net::{IpAddr, SocketAddr};
 
 const SHIM_V4: usize = 14 + 20 + 8;

@@ -3,8 +3,9 @@
 use crate::support::*;
 use hawser_dedup::REMEMBERED;
 use hawser_replication_bpf::{Receiver, RxStats};
+use hawser_shim::{Cover, KeySlot, SealKey, SealRing, Shim};
 use hawser_units::PathId;
-use hawser_wire::{Cover, Key, KeySlot, SealKey, SealRing, Shim};
+use hawser_wire::Key;
 
 /// A send time, and the microseconds of a second.
 const SENT: u64 = 1 << 40;
@@ -128,13 +129,13 @@ fn a_delayed_replica_is_dropped() {
 #[test]
 fn a_reflected_replica_is_dropped() {
     let shared = Key::from_bytes([1; 16]);
-    let receiver = receiver_with(&shared.for_direction("viewer", "publisher"));
+    let receiver = receiver_with(&SealKey::derive(&shared, "viewer", "publisher"));
     let own = sealed(
         path(0),
         FIRST,
         SENT,
         Cover::Headers,
-        &shared.for_direction("publisher", "viewer"),
+        &SealKey::derive(&shared, "publisher", "viewer"),
     );
     assert!(!passes(&receiver, &own));
     assert_eq!(counted(receiver.reasons().unwrap()), [("dropped_tag", 1)]);

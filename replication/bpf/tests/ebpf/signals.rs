@@ -3,8 +3,9 @@
 
 use crate::support::*;
 use hawser_replication_bpf::{SendPolicy, Sender, SignalEvent, SignalOptions, SignalOutcome};
+use hawser_shim::Shim;
 use hawser_units::{PathSet, PolicyCode};
-use hawser_wire::{Addresses, Key, SIGNAL_PORT, Shim, Signal, golden, ip};
+use hawser_wire::{Key, SIGNAL_PORT, Signal, golden, ip};
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -427,11 +428,7 @@ fn rejections_are_all_counted_and_few_are_recorded() {
 #[test]
 fn golden_vectors_are_sealed() {
     for vector in golden::signals() {
-        let addresses = match vector.addresses {
-            Addresses::V4 { destination, .. } => IpAddr::from(destination),
-            Addresses::V6 { destination, .. } => IpAddr::from(destination),
-        };
-        let mut sender = listening(vector.key, vec![addresses]);
+        let mut sender = listening(vector.key, vec![vector.destination]);
         assert_eq!(
             outcome(&sender, &vector.frame),
             SignalOutcome::Flow,

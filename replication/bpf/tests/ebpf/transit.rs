@@ -3,8 +3,9 @@
 
 use crate::support::*;
 use hawser_replication_bpf::{Ports, Rule, SendFlow, Sender, SenderOptions, TxStats};
+use hawser_shim::{Cover, KeySlot, Shim};
 use hawser_units::FlowId;
-use hawser_wire::{Cover, KeySlot, Shim, ip};
+use hawser_wire::ip;
 use std::time::{Duration, Instant};
 
 /// The largest packet for a path with an MTU of 1,500 bytes over IPv4, and over IPv6.

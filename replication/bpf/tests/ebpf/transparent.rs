@@ -2,7 +2,7 @@
 
 use crate::support::*;
 use hawser_replication_bpf::{Receiver, ReceiverOptions, RxStats};
-use hawser_wire::transparent;
+use hawser_shim::transparent;
 use std::time::{Duration, Instant};
 
 /// Longer than any test takes.

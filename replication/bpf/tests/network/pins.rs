@@ -3,7 +3,7 @@
 use crate::support::*;
 use hawser_io::netns::Namespace;
 use hawser_replication_bpf::{Receiver, ReceiverOptions, XdpMode};
-use hawser_wire::transparent;
+use hawser_shim::transparent;
 use libbpf_rs::{MapHandle, MapType};
 use std::os::unix::fs::{MetadataExt, chown};
 use std::path::Path;

@@ -10,8 +10,9 @@ use hawser_replication_bpf::{
     Prefix, Reason, Receiver, ReceiverOptions, Rule, SendFlow, SendPath, SendPolicy, Sender,
     SenderOptions,
 };
+use hawser_shim::{Addresses, DEFAULT_PORT, Encapsulation, SealKey, SealRing, Shim};
 use hawser_units::{FlowId, PathId, PathSet, PolicyCode};
-use hawser_wire::{Addresses, DEFAULT_PORT, Encapsulation, Key, SealKey, SealRing, Shim, ip};
+use hawser_wire::{Key, ip};
 use std::net::IpAddr;
 use std::path::Path;
 use std::process::Command;
@@ -77,7 +78,7 @@ pub fn sender_options() -> SenderOptions {
 
 /// The key of one direction.
 pub fn seal_key(byte: u8) -> SealKey {
-    Key::from_bytes([byte; 16]).for_direction("here", "there")
+    SealKey::derive(&Key::from_bytes([byte; 16]), "here", "there")
 }
 
 /// A receiver's keys, by slot.

@@ -9,7 +9,7 @@ use crate::support::*;
 use hawser_io::netns::Namespace;
 use hawser_io::ring::{Port, wait};
 use hawser_replication_bpf::{Loop, SendPath, Sender, SenderOptions};
-use hawser_wire::{Addresses, DEFAULT_PORT, Encapsulation};
+use hawser_shim::{Addresses, DEFAULT_PORT, Encapsulation};
 use nix::net::if_::if_nametoindex;
 use std::os::fd::AsFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};

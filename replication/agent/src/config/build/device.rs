@@ -2,8 +2,8 @@ use super::super::file::{Device, File};
 use super::super::{ConfigError, DeviceConfig, DeviceRoute, PathConfig, Peer};
 use super::{Builder, described};
 use hawser_replication_bpf::Prefix;
+use hawser_shim::{OVERHEAD_V4, OVERHEAD_V6};
 use hawser_units::PathId;
-use hawser_wire::{OVERHEAD_V4, OVERHEAD_V6};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 

@@ -21,9 +21,9 @@
 //! The tag is the SipHash-2-4 of bytes 0 to 11 under the key that the nodes share, whereas the tag
 //! of a shim is under keys derived from it.
 
-use crate::tag::{Key, KeyRing, KeySlot};
+use crate::keys::{KeyRing, KeySlot};
 use hawser_units::PathId;
-use siphasher::sip::SipHasher24;
+use hawser_wire::Key;
 
 /// The default UDP port of echo requests.
 pub const DEFAULT_PORT: u16 = 14751;
@@ -112,9 +112,7 @@ fn is_authentic(bytes: &[u8; Echo::LEN], keys: &KeyRing) -> bool {
 }
 
 fn tag(key: &Key, bytes: &[u8; Echo::LEN]) -> [u8; 8] {
-    SipHasher24::new_with_key(key.as_bytes())
-        .hash(&bytes[..COVERED])
-        .to_le_bytes()
+    key.tag(&bytes[..COVERED]).0
 }
 
 #[cfg(test)]

@@ -4,8 +4,8 @@
 //! The code point is `1ppp11` with the path index in `ppp`, from the pool of code points for local
 //! use (RFC 2474, section 6). The ECN bits are left unchanged.
 
-use crate::ip::ECN_MASK;
 use hawser_units::PathId;
+use hawser_wire::ip::ECN_MASK;
 
 /// Returns the ToS byte or traffic class of a copy on `path`, where `tos` is that of the packet
 /// itself.

@@ -1,6 +1,7 @@
-use crate::ip::{Ipv4Header, Ipv6Header};
-use crate::tag::{Key, KeySlot, Tag};
-use siphasher::sip::{SipHasher13, SipHasher24};
+use crate::keys::KeySlot;
+use hawser_wire::ip::{Ipv4Header, Ipv6Header};
+use hawser_wire::{Key, Tag};
+use siphasher::sip::SipHasher13;
 
 /// The number of bytes of a shim that the tag covers: all before the tag.
 pub(crate) const COVERED_SHIM: usize = 20;
@@ -38,10 +39,10 @@ pub struct Seal {
     pub tag: Tag,
 }
 
-impl Key {
-    /// Derives from this shared key the key for replicas sent by the node named `from` to the node
-    /// named `to`.
-    pub fn for_direction(&self, from: &str, to: &str) -> SealKey {
+impl SealKey {
+    /// Derives from a shared key the key for replicas sent by the node named `from` to the node named
+    /// `to`.
+    pub fn derive(shared: &Key, from: &str, to: &str) -> SealKey {
         let word = |purpose: u8| {
             let message = [
                 b"hawser-shim",
@@ -51,9 +52,7 @@ impl Key {
                 to.as_bytes(),
             ]
             .concat();
-            SipHasher24::new_with_key(self.as_bytes())
-                .hash(&message)
-                .to_le_bytes()
+            shared.tag(&message).0
         };
         let key = |purposes: [u8; 2]| {
             let [low, high] = purposes.map(word);
@@ -66,9 +65,7 @@ impl Key {
             digest: key([2, 3]),
         }
     }
-}
 
-impl SealKey {
     /// Returns the key of tags, for the kernel's tables.
     pub const fn seal(&self) -> &Key {
         &self.seal
@@ -91,9 +88,7 @@ impl SealKey {
         }
         message.extend(&shim[4..]);
         message.extend(&shim[..4]);
-        Tag(SipHasher24::new_with_key(self.seal.as_bytes())
-            .hash(&message)
-            .to_le_bytes())
+        self.seal.tag(&message)
     }
 }
 

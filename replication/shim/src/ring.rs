@@ -1,6 +1,7 @@
+use crate::keys::KeyRing;
 use crate::seal::{Cover, SealKey};
 use crate::shim::Shim;
-use crate::tag::{Key, KeyRing};
+use hawser_wire::Key;
 
 /// The keys that a receiver accepts from a sender, and the cover that it requires of their tags.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -15,7 +16,7 @@ impl KeyRing {
     /// Derives from these shared keys the keys for replicas sent by the node named `from` to the
     /// node named `to`.
     pub fn for_direction(&self, from: &str, to: &str, required_cover: Cover) -> SealRing {
-        let key = |key: &Option<Key>| key.as_ref().map(|key| key.for_direction(from, to));
+        let key = |key: &Option<Key>| key.as_ref().map(|key| SealKey::derive(key, from, to));
         SealRing {
             slots: self.slots.each_ref().map(key),
             required_cover,
@@ -50,9 +51,9 @@ impl SealRing {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ip;
-    use crate::tag::KeySlot;
+    use crate::keys::KeySlot;
     use hawser_units::{FlowId, PathId, PathSet};
+    use hawser_wire::ip;
 
     fn shim() -> Shim {
         Shim {
@@ -76,7 +77,7 @@ mod tests {
     }
 
     fn key(byte: u8) -> SealKey {
-        Key::from_bytes([byte; 16]).for_direction("ingress", "egress")
+        SealKey::derive(&Key::from_bytes([byte; 16]), "ingress", "egress")
     }
 
     fn replica(slot: KeySlot, key: &SealKey, cover: Cover) -> Vec<u8> {
@@ -130,11 +131,11 @@ mod tests {
         let shared = Key::from_bytes([7; 16]);
         let outward = replica(
             KeySlot::Zero,
-            &shared.for_direction("publisher", "viewer"),
+            &SealKey::derive(&shared, "publisher", "viewer"),
             Cover::Headers,
         );
-        let at_publisher = ring([Some(shared.for_direction("viewer", "publisher")), None]);
-        let at_viewer = ring([Some(shared.for_direction("publisher", "viewer")), None]);
+        let at_publisher = ring([Some(SealKey::derive(&shared, "viewer", "publisher")), None]);
+        let at_viewer = ring([Some(SealKey::derive(&shared, "publisher", "viewer")), None]);
         assert_eq!(
             [at_viewer.accepts(&outward), at_publisher.accepts(&outward)],
             [true, false]

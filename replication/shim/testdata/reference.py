@@ -2,7 +2,7 @@
 """Makes the frames of the golden vectors v4-* and v6-* from their fields, independently of the implementations that
 are tested against them: `python3 reference.py` rewrites `frame` in every file, `python3 reference.py --check` compares.
 
-SipHash is that of siphash.py, which is first compared with published vectors.
+SipHash is that of base/wire/testdata/siphash.py, which is first compared with published vectors.
 """
 
 import pathlib
@@ -10,6 +10,7 @@ import struct
 import sys
 
 sys.dont_write_bytecode = True
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[3] / "base/wire/testdata"))
 from siphash import compare_with_published, siphash
 
 

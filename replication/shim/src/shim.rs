@@ -1,6 +1,7 @@
+use crate::keys::KeySlot;
 use crate::seal::{Cover, Seal, SealKey};
-use crate::tag::{KeySlot, Tag};
 use hawser_units::{FlowId, OutOfRange, PathId, PathSet};
+use hawser_wire::Tag;
 
 const VERSION: u8 = 2;
 const TAGGED: u8 = 0x1;

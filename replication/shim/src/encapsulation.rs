@@ -1,5 +1,5 @@
-use crate::ip::{self, HeaderError, Ipv4Header, Ipv6Header, UdpHeader};
 use crate::shim::{Shim, ShimError};
+use hawser_wire::ip::{self, HeaderError, Ipv4Header, Ipv6Header, UdpHeader};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Bytes that encapsulation over IPv4 adds to a packet, without Ethernet.
