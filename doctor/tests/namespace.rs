@@ -1,7 +1,7 @@
 //! The doctor in a network namespace with veth devices.
 
 use hawser_doctor::{Args, Finding, Part, Verdict, examine};
-use hawser_io::netns::Namespace;
+use hawser_testbed::netns::Namespace;
 use std::net::TcpListener;
 
 /// A namespace with a veth device `wan0`, whose other end `lan0` is in the same namespace.

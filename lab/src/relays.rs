@@ -11,9 +11,9 @@ pub(crate) use user_space::UserSpaceRelay;
 
 use anyhow::{Context, Result};
 use hawser_fanout::{Budget, Frame, Selection, SlotIndex, TrackHop, TrackIndex};
-use hawser_io::netns::Namespace;
 use hawser_media_bpf::relay::{Options, Relay, Route, Session, TrackOptions, Upstream};
 use hawser_packets::media::{DEFAULT_DATAGRAM, Flags, Header, Hop, MediaTime, ObjectId, PacketId};
+use hawser_testbed::netns::Namespace;
 use hawser_testbed::topology::Claim;
 use hawser_units::Instant;
 use hawser_wire::Key;

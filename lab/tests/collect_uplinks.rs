@@ -3,7 +3,7 @@
 mod ends;
 
 use ends::{Collection, End, address};
-use hawser_io::netns::Namespace;
+use hawser_testbed::netns::Namespace;
 use std::process::Command;
 use std::thread;
 use std::time::Duration;

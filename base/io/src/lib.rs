@@ -1,4 +1,4 @@
-//! Sockets, TUN devices, interfaces and routes, network namespaces, packet rings, files of
+//! Sockets, TUN devices, interfaces and routes, packet rings, files of
 //! configuration and state, processes and programs, the time of day, limits of rates, of open files and of
 //! handshakes, and what has to stay as it was set in the kernel.
 
@@ -16,9 +16,7 @@ pub mod interface;
 pub mod json_file;
 pub mod kept;
 pub mod key_file;
-mod lifetime;
 pub mod netlink;
-pub mod netns;
 pub mod peer;
 pub mod process;
 pub mod program;

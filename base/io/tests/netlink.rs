@@ -3,9 +3,9 @@
 
 use hawser_io::interface::{self, Interface, LinkHeader};
 use hawser_io::netlink::{self, Address, Error, LinkChange, Route};
-use hawser_io::netns::Namespace;
 use hawser_io::segmenter::{Segmenter, Traffic};
 use hawser_io::tun;
+use hawser_testbed::netns::Namespace;
 use nix::errno::Errno;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;

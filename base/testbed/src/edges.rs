@@ -4,10 +4,10 @@
 //! as a type parameter, and know only the members that they need themselves.
 
 use crate::logs::{last_log_line, redirect};
+use crate::netns::Namespace;
+use crate::process::Process;
 use crate::topology::{Edge, End, Lab, Link};
 use anyhow::{Context, Result, bail, ensure};
-use hawser_io::netns::Namespace;
-use hawser_io::process::Process;
 use hawser_units::{PathId, PathSet};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;

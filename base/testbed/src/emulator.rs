@@ -25,9 +25,9 @@ mod placement;
 
 pub use health::{Health, Lateness};
 
+use crate::netns::Namespace;
 use anyhow::{Context, Result, anyhow};
 use driver::{Control, Driver};
-use hawser_io::netns::Namespace;
 use hawser_io::ring::{self, Port};
 use hawser_netem::{LinkConfig, LinkStats};
 use hawser_units::Instant;

@@ -1,11 +1,11 @@
 //! The two processes of a stream: a publisher at the source of a lab, and a viewer at the other end.
 
 use crate::logs::{last_log_line, redirect};
+use crate::netns::Namespace;
+use crate::process::Process;
 use crate::topology::{Lab, Stop};
 use anyhow::{Context, Result, bail, ensure};
 use hawser_io::clock::unix_ns;
-use hawser_io::netns::Namespace;
-use hawser_io::process::Process;
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};

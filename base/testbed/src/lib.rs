@@ -10,6 +10,10 @@ pub mod edges;
 pub mod emulator;
 mod ends;
 pub mod logs;
+#[allow(unsafe_code, reason = "system calls that no safe wrapper covers")]
+pub mod netns;
+#[allow(unsafe_code, reason = "system calls that no safe wrapper covers")]
+pub mod process;
 pub mod program;
 pub mod push;
 pub mod stream;

@@ -36,9 +36,9 @@ pub use registry::{Claim, clear_abandoned};
 pub use stop::Stop;
 pub use uplinks::name_uplinks;
 
+use crate::netns::Namespace;
 use addressing::V6_LENGTH;
 use anyhow::{Context, Result};
-use hawser_io::netns::Namespace;
 use hawser_units::PathId;
 use registry::PINS;
 use serde::{Deserialize, Serialize};

@@ -11,9 +11,9 @@ mod tcp;
 
 pub use payload::MIN_PAYLOAD;
 
+use crate::netns::Namespace;
 use crate::topology::{Lab, Stop};
 use anyhow::{Context, Result, ensure};
-use hawser_io::netns::Namespace;
 use ledger::Ledger;
 use serde::{Deserialize, Serialize};
 use std::fmt;

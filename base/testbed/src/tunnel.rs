@@ -3,11 +3,11 @@
 
 use crate::certificates;
 use crate::logs::{last_log_lines, redirect};
+use crate::netns::Namespace;
+use crate::process::Process;
 use crate::topology::Lab;
 use anyhow::{Context, Result, anyhow, ensure};
 use hawser_io::interface;
-use hawser_io::netns::Namespace;
-use hawser_io::process::Process;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use std::fs;

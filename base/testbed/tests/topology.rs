@@ -1,8 +1,8 @@
 //! Labs are built, carry traffic, and are removed completely however their process exits.
 
-use hawser_io::netns::Namespace;
-use hawser_io::process::Process;
 use hawser_io::sockopt::{MtuDiscovery, set_mtu_discovery};
+use hawser_testbed::netns::Namespace;
+use hawser_testbed::process::Process;
 use hawser_testbed::topology::{Claim, Lab, Stop, Topology, clear_abandoned};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;

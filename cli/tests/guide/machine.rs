@@ -1,7 +1,7 @@
 //! A machine of the guide: a network namespace with directories of its own.
 
 use crate::page::{Block, How, Kind};
-use hawser_io::netns::Namespace;
+use hawser_testbed::netns::Namespace;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::fs::{self, File};

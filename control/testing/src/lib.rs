@@ -2,13 +2,13 @@
 
 use anyhow::{Context, Result, bail};
 use hawser_client::{Controller, Identity, OperatorClient, enrol};
-use hawser_io::netns::Namespace;
-use hawser_io::process::Process;
 use hawser_model::Name;
 use hawser_model::access::NewEnrolment;
 use hawser_model::resource::{Event, Flow, Tenant};
 use hawser_testbed::edges::{self, Controller as _};
 use hawser_testbed::logs::{last_log_line, redirect};
+use hawser_testbed::netns::Namespace;
+use hawser_testbed::process::Process;
 use hawser_testbed::topology::{Edge, End, Lab, Link};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;

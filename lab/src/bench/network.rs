@@ -1,5 +1,5 @@
 use anyhow::Result;
-use hawser_io::netns::{self, Namespace};
+use hawser_testbed::netns::{self, Namespace};
 use hawser_testbed::topology::Claim;
 use nix::net::if_::if_nametoindex;
 

@@ -3,10 +3,10 @@ use crate::summary::Summary;
 use anyhow::{Context, Result, ensure};
 use bytes::Bytes;
 use hawser_io::interface;
-use hawser_io::netns::Namespace;
-use hawser_io::process::Process;
 use hawser_quic::{Congestion, Live, Transport};
 use hawser_testbed::certificates;
+use hawser_testbed::netns::Namespace;
+use hawser_testbed::process::Process;
 use hawser_testbed::topology::Claim;
 use hawser_testbed::tunnel::{
     DEVICE, INNER, SERVER, TIMEOUT, TunnelProcesses, wait_for, wait_for_route,

@@ -13,7 +13,7 @@ use crate::summary::{Case, Metrics, Summary, quantile};
 use anyhow::{Context, Result, bail};
 use fleet::Fleet;
 use hawser_client::OperatorClient;
-use hawser_io::netns::Namespace;
+use hawser_testbed::netns::Namespace;
 use hawser_testbed::topology::{Stop, Topology};
 use load::Changes;
 use measure::{EtcdMeasured, Kind, Latencies, Measured, Takeover};

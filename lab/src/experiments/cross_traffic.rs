@@ -2,9 +2,9 @@
 
 use super::rtp_video::Video;
 use anyhow::{Context, Result, anyhow, ensure};
-use hawser_io::netns::Namespace;
 use hawser_io::sockopt;
 use hawser_qoe::Frame;
+use hawser_testbed::netns::Namespace;
 use nix::sys::socket::setsockopt;
 use nix::sys::socket::sockopt::TcpCongestion;
 use rand::{Rng, SeedableRng};

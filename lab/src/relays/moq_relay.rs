@@ -7,7 +7,7 @@ pub(crate) use peers::{Audience, Publisher};
 
 use super::{Network, RELAY};
 use anyhow::{Context, Result, bail, ensure};
-use hawser_io::process::Process;
+use hawser_testbed::process::Process;
 use hawser_tls::authorities;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use rustls::RootCertStore;

@@ -2,7 +2,7 @@
 //! are received.
 
 use hawser_device::{Buffer, Tun};
-use hawser_io::netns::Namespace;
+use hawser_testbed::netns::Namespace;
 use hawser_xnc::frame::PacketBuffer;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::io::{ErrorKind, Read, Write};

@@ -1,5 +1,5 @@
 use super::{Lab, network_egress, network_ingress};
-use hawser_io::netns;
+use crate::netns;
 use hawser_units::PathId;
 
 impl Lab {

@@ -1,5 +1,5 @@
+use crate::netns::Namespace;
 use anyhow::{Context, Result, ensure};
-use hawser_io::netns::Namespace;
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use nix::mount::{MsFlags, mount};

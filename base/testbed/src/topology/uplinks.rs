@@ -1,4 +1,4 @@
-use hawser_io::netns::{Error, Namespace};
+use crate::netns::{Error, Namespace};
 
 /// Gives the devices of an edge's paths the names of uplinks, in the order of the paths, and one
 /// address each. An uplink is a name with the first three bytes of its addresses, whose last one is

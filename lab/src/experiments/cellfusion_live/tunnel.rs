@@ -1,9 +1,9 @@
 use anyhow::{Context, Result, bail};
 use hawser_io::interface;
-use hawser_io::netns::Namespace;
-use hawser_io::process::Process;
 use hawser_testbed::certificates;
 use hawser_testbed::logs::{last_log_line, redirect};
+use hawser_testbed::netns::Namespace;
+use hawser_testbed::process::Process;
 use hawser_testbed::topology::Lab;
 use hawser_testbed::tunnel::SERVER;
 use hawser_tunnel::status::{SessionStatus, Status};

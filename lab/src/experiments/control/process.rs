@@ -3,9 +3,9 @@
 use super::LEASE;
 use anyhow::{Context, Result, bail, ensure};
 use hawser_client::{Controller, OperatorClient};
-use hawser_io::netns::Namespace;
-use hawser_io::process::Process;
 use hawser_testbed::logs::{last_log_line, redirect};
+use hawser_testbed::netns::Namespace;
+use hawser_testbed::process::Process;
 use std::fs;
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};

@@ -12,12 +12,12 @@ use crate::relays::{
 };
 use crate::summary::quantile;
 use anyhow::{Context, Result, bail};
-use hawser_io::netns::Namespace;
 use hawser_io::ring::{cpu_time, rise_to_realtime};
 use hawser_media_bpf::bench::{
     DelayProbe, Delays, RewriteClient, RewriteRelay, StreamProbe, Subscribers, SyscallCounter,
 };
 use hawser_media_bpf::relay::Relay;
+use hawser_testbed::netns::Namespace;
 use nix::net::if_::if_nametoindex;
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::{Pid, gettid};

@@ -12,8 +12,8 @@
 
 use super::fault::{Fault, Planned, UPLINKS, link};
 use anyhow::{Context, Result, ensure};
-use hawser_io::netns::Namespace;
 use hawser_testbed::emulator::{EmulatedPath, Emulator, EmulatorReport};
+use hawser_testbed::netns::Namespace;
 use hawser_testbed::topology::{End, Lab, Link, Topology, network_egress, network_ingress};
 use hawser_units::{Instant, PathId};
 use std::cell::Cell;

@@ -3,9 +3,9 @@
 use super::fault::UPLINKS;
 use super::network::{HOST, INNER, Network};
 use anyhow::{Context, Result, bail};
-use hawser_io::netns::Namespace;
-use hawser_io::process::Process;
 use hawser_testbed::certificates;
+use hawser_testbed::netns::Namespace;
+use hawser_testbed::process::Process;
 use hawser_tunnel::status::{SessionStatus, Status};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};

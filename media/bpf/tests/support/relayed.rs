@@ -6,9 +6,9 @@
 )]
 
 use hawser_fanout::{Budget, Frame, Selection, SlotIndex, TrackHop, TrackIndex};
-use hawser_io::netns::Namespace;
 use hawser_media_bpf::relay::{Options, Reason, Relay, Route, Session, TrackOptions, Upstream};
 use hawser_packets::media::{Flags, Header, Hop, MediaTime, ObjectId, PacketId};
+use hawser_testbed::netns::Namespace;
 use hawser_units::Instant;
 use hawser_wire::Key;
 use nix::net::if_::if_nametoindex;
@@ -130,7 +130,7 @@ pub fn in_network(name: &str, subscribers: usize, test: impl FnOnce(&Network) + 
 }
 
 impl Network {
-    fn set_up(&self) -> Result<(), hawser_io::netns::Error> {
+    fn set_up(&self) -> Result<(), hawser_testbed::netns::Error> {
         let peers = self.peers.name();
         let mac = |mac: [u8; 6]| mac.map(|byte| format!("{byte:02x}")).join(":");
         self.relay.ip(&format!(

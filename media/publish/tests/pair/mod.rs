@@ -4,8 +4,8 @@
 
 use hawser_congestion::{DepartureCheck, DepartureFinding};
 use hawser_io::clock::monotonic;
-use hawser_io::netns::Namespace;
 use hawser_io::udp::{Departure, Left, UdpSocket};
+use hawser_testbed::netns::Namespace;
 use hawser_units::Ecn;
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -1,11 +1,11 @@
 //! A publisher, relays in a chain, and two networks of viewers, in network namespaces.
 
 use crate::process;
-use hawser_io::netns::Namespace;
-use hawser_io::process::Process;
 use hawser_publish::push::{PushConfig, PushPublisher};
 use hawser_recording::{Recording, Source, Synthetic};
 use hawser_relay::status::Status;
+use hawser_testbed::netns::Namespace;
+use hawser_testbed::process::Process;
 use hawser_view::push::{self, PushRow, PushSummary};
 use std::fs;
 use std::net::Ipv4Addr;

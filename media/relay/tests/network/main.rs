@@ -4,8 +4,8 @@ mod machines;
 mod moq;
 mod process;
 
-use hawser_io::process::Process;
 use hawser_relay::status::{Counts, Status};
+use hawser_testbed::process::Process;
 use hawser_view::push::{PushRow, PushSummary};
 use machines::{FAR, Machines, PUBLISHER, Place, SetOnDrop};
 use std::net::UdpSocket;

@@ -1,8 +1,8 @@
 //! A relay in a process of its own, which runs this test binary.
 
 use clap::Parser;
-use hawser_io::netns::Namespace;
-use hawser_io::process::Process;
+use hawser_testbed::netns::Namespace;
+use hawser_testbed::process::Process;
 use std::path::Path;
 use std::process::{Command, Stdio};
 

@@ -2,9 +2,9 @@
 
 #![allow(dead_code, reason = "each test uses a part")]
 
-use hawser_io::netns::Namespace;
 use hawser_publish::push::{PushConfig, PushPublisher};
 use hawser_recording::{Recording, Source, Synthetic};
+use hawser_testbed::netns::Namespace;
 use hawser_view::push;
 use std::path::PathBuf;
 use std::time::Duration;

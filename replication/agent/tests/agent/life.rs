@@ -3,8 +3,8 @@
 use crate::rig::{IN_FLIGHT, Rig, assert_losses, await_copies, egress_copies, unplugged};
 use crate::support::{TIMEOUT, hawser, wait};
 use hawser_agent::Status;
-use hawser_io::process::Process;
 use hawser_testbed::edges::{FLOW, Replication};
+use hawser_testbed::process::Process;
 use hawser_testbed::topology::Edge;
 use hawser_units::PathSet;
 use nix::sys::signal::{Signal, kill};

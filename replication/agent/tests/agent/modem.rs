@@ -4,9 +4,9 @@
 use crate::rig::{Edges, PAYLOAD_BYTES, RATE_PPS, Rig, StopOnDrop, assert_losses, brings_copies};
 use crate::support::hawser;
 use hawser_agent::Status;
-use hawser_io::netns::Namespace;
 use hawser_io::tun;
 use hawser_testbed::edges::{Cover, Outer, Replication, Sender};
+use hawser_testbed::netns::Namespace;
 use hawser_testbed::topology::{End, Lab, Stop};
 use hawser_testbed::traffic::Kind;
 use hawser_units::PathSet;

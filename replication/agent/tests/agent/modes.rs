@@ -2,8 +2,8 @@
 //! mode, with the offloads of senders on and off, and through stacked devices.
 
 use crate::rig::{Edges, Rig, assert_losses, await_copies, egress_copies};
-use hawser_io::netns::Namespace;
 use hawser_testbed::edges::{Replication, Sender};
+use hawser_testbed::netns::Namespace;
 use hawser_testbed::topology::{End, Lab, Stop, network_egress, network_ingress};
 use hawser_testbed::traffic::{self, Endpoints, Stream};
 use hawser_units::PathSet;

@@ -3,8 +3,8 @@
 use crate::modes::restart;
 use crate::rig::{Rig, exchange};
 use hawser_agent::Status;
-use hawser_io::netns::Namespace;
 use hawser_testbed::edges::{FLOW, Replication};
+use hawser_testbed::netns::Namespace;
 use hawser_testbed::topology::{End, Lab};
 use hawser_units::PathSet;
 

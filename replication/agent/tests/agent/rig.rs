@@ -2,8 +2,8 @@
 
 use crate::support::{TIMEOUT, hawser};
 use hawser_agent::Status;
-use hawser_io::netns::Namespace;
 use hawser_testbed::edges::{self, FLOW, Replication, Sender};
+use hawser_testbed::netns::Namespace;
 use hawser_testbed::topology::{Edge, Lab, Link, Stop, Topology, network_egress, network_ingress};
 use hawser_testbed::traffic::{self, Endpoints, Family, Kind, Stream, StreamReport};
 use hawser_units::{PathId, PathSet};

@@ -2,8 +2,8 @@
 
 use crate::support::{hawser, wait};
 use hawser_agent::{Status, generate_key};
-use hawser_io::netns::Namespace;
-use hawser_io::process::Process;
+use hawser_testbed::netns::Namespace;
+use hawser_testbed::process::Process;
 use hawser_testbed::topology::{Lab, Topology, name_uplinks, network_ingress};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;

@@ -1,9 +1,9 @@
 //! A receiver takes over what an earlier one has pinned and continues from its state.
 
 use crate::support::*;
-use hawser_io::netns::Namespace;
 use hawser_replication_bpf::{Receiver, ReceiverOptions, XdpMode};
 use hawser_shim::transparent;
+use hawser_testbed::netns::Namespace;
 use libbpf_rs::{MapHandle, MapType};
 use std::os::unix::fs::{MetadataExt, chown};
 use std::path::Path;

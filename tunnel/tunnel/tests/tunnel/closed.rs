@@ -3,8 +3,8 @@
 
 use crate::rig::{End, HOST4, HOST6, PORT, Rig, TIMEOUT, nft};
 use crate::traffic::echo;
-use hawser_io::netns::Namespace;
 use hawser_quic::tls;
+use hawser_testbed::netns::Namespace;
 use nix::sys::socket::setsockopt;
 use nix::sys::socket::sockopt::BindToDevice;
 use noq::{

@@ -2,7 +2,7 @@
 
 use crate::process::{start_with_etc, with_etc, write_program};
 use crate::rig::{End, HOST4, Rig, TIMEOUT};
-use hawser_io::netns::Namespace;
+use hawser_testbed::netns::Namespace;
 use std::fs;
 use std::net::UdpSocket;
 use std::path::{Path, PathBuf};

@@ -1,8 +1,8 @@
 //! Congestion marks (ECN) of the network and of the tunnel's own queue reach the flows inside.
 
 use crate::rig::{End, HOST4, HOST6, Rig, TIMEOUT, UPLINKS, nft};
-use hawser_io::netns::Namespace;
 use hawser_io::udp::UdpSocket;
+use hawser_testbed::netns::Namespace;
 use hawser_units::Ecn;
 use std::net::{IpAddr, SocketAddr};
 use std::thread;

@@ -2,7 +2,7 @@
 
 use crate::rig::{End, HOST4, HOST6, PORT, Rig, TIMEOUT, nft};
 use crate::traffic::{Connection, Flood, echo};
-use hawser_io::netns::Namespace;
+use hawser_testbed::netns::Namespace;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::net::UdpSocket;

@@ -4,7 +4,7 @@
 use crate::process;
 use crate::rig::{End, HOST4, HOST6, PORT, Rig, TIMEOUT, nft};
 use crate::traffic::{Connection, echo, echo_marked};
-use hawser_io::netns::Namespace;
+use hawser_testbed::netns::Namespace;
 use nix::sys::socket::setsockopt;
 use nix::sys::socket::sockopt::{BindToDevice, Mark};
 use nix::unistd::{Uid, setfsuid};

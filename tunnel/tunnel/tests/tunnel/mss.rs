@@ -1,7 +1,7 @@
 //! TCP connections of hosts behind the client that do not receive ICMP.
 
 use crate::rig::{HOST4, HOST6, Rig, TIMEOUT, nft};
-use hawser_io::netns::Namespace;
+use hawser_testbed::netns::Namespace;
 use std::io::{Read, Write};
 use std::net::{IpAddr, TcpListener, TcpStream};
 use std::thread;

@@ -2,8 +2,8 @@
 //! again.
 
 use clap::Parser;
-use hawser_io::netns::Namespace;
-use hawser_io::process::Process;
+use hawser_testbed::netns::Namespace;
+use hawser_testbed::process::Process;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;

@@ -4,7 +4,7 @@ use crate::certificates::Authority;
 use crate::process::resident_bytes;
 use crate::rig::{HOST4, PORT, Rig};
 use crate::traffic::echo;
-use hawser_io::netns::Namespace;
+use hawser_testbed::netns::Namespace;
 use hawser_tunnel::status::Status;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;

@@ -3,8 +3,8 @@
 
 use crate::certificates::Authority;
 use crate::process;
-use hawser_io::netns::Namespace;
-use hawser_io::process::Process;
+use hawser_testbed::netns::Namespace;
+use hawser_testbed::process::Process;
 use hawser_tunnel::status::{SessionStatus, Status};
 use std::fs;
 use std::path::{Path, PathBuf};

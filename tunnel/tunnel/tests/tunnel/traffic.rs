@@ -1,8 +1,8 @@
 //! Traffic through the tunnel: TCP and UDP, both families, both directions.
 
 use crate::rig::{HOST4, HOST6, PORT, Rig, TIMEOUT, nft};
-use hawser_io::netns::Namespace;
 use hawser_io::sockopt::{MtuDiscovery, set_mtu_discovery};
+use hawser_testbed::netns::Namespace;
 use nix::errno::Errno;
 use nix::sys::socket::setsockopt;
 use nix::sys::socket::sockopt::Mark;

@@ -1,6 +1,6 @@
 use anyhow::{Context, Result};
-use hawser_io::netns::Namespace;
 use hawser_relay::{BroadcastConfig, Config, Kernel, Server, Upstream};
+use hawser_testbed::netns::Namespace;
 use hawser_testbed::topology::Claim;
 use hawser_units::ByteSize;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};

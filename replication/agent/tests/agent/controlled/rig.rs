@@ -2,9 +2,9 @@
 
 use crate::rig::{Edges, Rig};
 use crate::support::hawser;
-use hawser_io::process::Process;
 use hawser_model::Name;
 use hawser_model::resource::{Flow, Mode, Override, Pruning, Selector, Trigger};
+use hawser_testbed::process::Process;
 use hawser_testbed::topology::{Lab, Topology};
 use hawser_testing::Control;
 use hawser_units::PolicyCode;

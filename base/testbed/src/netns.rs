@@ -3,10 +3,9 @@
 //!
 //! Only the network changes: threads and children keep the mounts of this process, so that
 //! `/sys/fs/bpf` stays visible. Links, addresses and routes are set up by passing a script to `ip
-//! -batch`. Namespaces are a tool of the lab and of the tests, and `ip` with them: the product changes
-//! links, addresses and routes with [`netlink`](crate::netlink).
+//! -batch`. Programs to install change links, addresses and routes with [`netlink`](hawser_io::netlink).
 
-use crate::lifetime::die_with_thread;
+use hawser_io::process::die_with_thread;
 use hawser_units::Line;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sched::{CloneFlags, setns};
@@ -67,13 +66,13 @@ pub enum Error {
 /// namespace.
 ///
 /// ```no_run
-/// # use hawser_io::netns::Namespace;
+/// # use hawser_testbed::netns::Namespace;
 /// let edge = Namespace::create("hawser-example-edge")?;
 /// edge.ip("link add wan0 type veth peer name wan1\naddr add 10.0.0.1/24 dev wan0\nlink set wan0 up")?;
 /// edge.sysctl("net.ipv4.ip_forward", "1")?;
 /// let listener = edge.run(|| std::net::UdpSocket::bind("10.0.0.1:0"))?;
 /// edge.delete()?;
-/// # Ok::<_, hawser_io::netns::Error>(())
+/// # Ok::<_, hawser_testbed::netns::Error>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Namespace {
