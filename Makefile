@@ -5,8 +5,10 @@ CARGO ?= cargo
 PROFILE ?= release
 package bench flamegraph codecs: PROFILE := dist
 HAWSER = $(or $(CARGO_TARGET_DIR),target)/$(PROFILE)/hawser
-# The programs of the packages.
-INSTALLED := hawser hawser-controller hawser-ctl
+# The programs of the packages, and those that `make build` builds.
+INSTALLED := hawser hawser-agent hawser-tunnel hawser-media hawser-controller hawser-ctl
+PROGRAMS := $(INSTALLED) hawser-lab
+package package-test guide-test: PROGRAMS += hawser-pages
 AS_ROOT := $(if $(filter 0,$(shell id -u)),,sudo)
 
 # Programs to install have no paths of this machine in their messages.
@@ -23,7 +25,7 @@ help:
 	@echo 'make demo        build, then stream over five impaired paths, with one path and with replication, pulled and pushed, and write a report with the pictures that arrived; needs root'
 	@echo 'make test        run all checks that a change has to pass; checks that cannot run here are listed with the reason'
 	@echo 'make kernels     run the tests that need parts which this kernel may not have, on the kernel of Debian in QEMU'
-	@echo 'make build       build the optimised programs: $(HAWSER), and beside it hawser-controller, hawser-ctl and hawser-lab'
+	@echo 'make build       build the optimised programs: $(HAWSER), and beside it those that it starts'
 	@echo 'make package     build the Debian packages hawser and hawser-ctl in $(PACKAGES); with ARCH=arm64 for ARM'
 	@echo 'make package-test  install, upgrade under traffic, remove and purge the packages on a fresh Debian in QEMU, and run each service as its unit; takes 2 minutes, needs root'
 	@echo 'make guide-test  type the ten-minute start of docs/guide on two machines in QEMU; takes 4 minutes, needs root'
@@ -43,7 +45,7 @@ setup:
 
 BUILD = RUSTFLAGS='$(RELEASE_FLAGS)' $(CARGO) build --profile $(PROFILE) --locked
 build: setup
-	$(BUILD)
+	$(BUILD) $(PROGRAMS:%=--package %)
 
 # The same programs for ARM, with the linker and the libraries that setup.sh has installed.
 ARM := aarch64-unknown-linux-gnu
@@ -67,10 +69,10 @@ LIBRARIES := $(ARM_LIBRARIES)/packages
 else
 PACKAGED = $(error packages are for $(MACHINE_ARCH), this machine's architecture, or for arm64, and not for '$(ARCH)')
 endif
-# The program of this machine writes the manual pages, also for the other architecture.
+# A program of this machine writes the manual pages, also for the other architecture.
 package: build
 	@xtask/setup.sh package
-	@HAWSER=$(HAWSER) LIBRARIES=$(LIBRARIES) packaging/build.sh $(ARCH) $(PACKAGED) $(PACKAGES)
+	@PAGES=$(dir $(HAWSER))hawser-pages LIBRARIES=$(LIBRARIES) packaging/build.sh $(ARCH) $(PACKAGED) $(PACKAGES)
 
 package-test: build
 	@xtask/setup.sh package-test
@@ -119,7 +121,7 @@ codecs: build
 
 # Only what it needs.
 demo: setup
-	$(BUILD) --package hawser --package hawser-lab
+	$(BUILD) --package hawser --package hawser-agent --package hawser-media --package hawser-lab
 	$(AS_ROOT) $(HAWSER) lab run table1 --case single/fhd,replicate/fhd,single/push,replicate/push --seconds 15 --attempts 1 --out target/lab/demo
 
 # As with inferno.

@@ -1,8 +1,8 @@
 #!/bin/sh
 # Builds the Debian packages of programs that are already compiled: packaging/build.sh ARCHITECTURE PROGRAMS OUT [VERSION]
 #
-# ARCHITECTURE is Debian's name of it (amd64, arm64). PROGRAMS is the directory of `hawser`, `hawser-controller` and `hawser-ctl`
-# for it. OUT gets the packages. VERSION is that of Cargo.toml if it is not given. HAWSER is a `hawser` that runs on this
+# ARCHITECTURE is Debian's name of it (amd64, arm64). PROGRAMS is the directory of `hawser` and of the programs that it starts,
+# for it. OUT gets the packages. VERSION is that of Cargo.toml if it is not given. PAGES is a `hawser-pages` that runs on this
 # machine, which writes the manual pages and the completions; without it, the one in PROGRAMS. LIBRARIES has, for another
 # architecture than this machine's, a folder for each unpacked package with a library that the programs need.
 set -eu
@@ -15,9 +15,7 @@ programs=$2
 mkdir -p "$3"
 out=$(cd "$3" && pwd)
 version=${4:-$(sed -n 's/^version = "\(.*\)"$/\1/p' "$tree/Cargo.toml" | head -n 1)}
-hawser=${HAWSER:-$programs/hawser}
-ctl=${HAWSER:+$(dirname "$HAWSER")/hawser-ctl}
-ctl=${ctl:-$programs/hawser-ctl}
+pages=${PAGES:-$programs/hawser-pages}
 libraries=${LIBRARIES:+$(cd "$LIBRARIES" && pwd)}
 
 stage=$out/stage-$architecture/hawser-$version
@@ -29,7 +27,7 @@ rm -r "$stage/debian/units"
 put() {
     install -D -m "$1" "$2" "$stage/files/$3"
 }
-for program in hawser hawser-controller hawser-ctl; do
+for program in hawser hawser-agent hawser-tunnel hawser-media hawser-controller hawser-ctl; do
     put 755 "$programs/$program" "usr/bin/$program"
 done
 for unit in "$here"/debian/units/*; do
@@ -53,22 +51,15 @@ for folder in replication/agent/examples media/relay/examples tunnel/tunnel/exam
     ln -s "$(echo "${folder%/*}" | sed 's|[^/]*|..|g')/examples" "$documents/$folder"
 done
 
-share=$stage/files/usr/share
-mkdir -p "$share/bash-completion/completions" "$share/zsh/vendor-completions" "$share/fish/vendor_completions.d"
-for shell in bash zsh fish; do
-    case $shell in
-    bash) file=bash-completion/completions/NAME ;;
-    zsh) file=zsh/vendor-completions/_NAME ;;
-    fish) file=fish/vendor_completions.d/NAME.fish ;;
-    esac
-    "$hawser" completion $shell >"$share/${file%NAME*}hawser${file#*NAME}"
-    "$ctl" completion $shell >"$share/${file%NAME*}hawser-ctl${file#*NAME}"
+"$pages" "$stage/files"
+for script in "$stage/files/bash"/*.bash; do
+    program=$(basename "$script" .bash)
+    put 644 "$script" "usr/share/bash-completion/completions/$program"
+    put 644 "$stage/files/zsh/_$program" "usr/share/zsh/vendor-completions/_$program"
+    put 644 "$stage/files/fish/$program.fish" "usr/share/fish/vendor_completions.d/$program.fish"
 done
-"$hawser" man --out "$stage/files/man"
+rm -r "$stage/files/bash" "$stage/files/zsh" "$stage/files/fish"
 mkdir "$stage/files/man-ctl"
-# The lab is not a part of the package.
-rm "$stage/files/man"/hawser-lab*.1
-sed -i '/^hawser.*-lab(1)$/,/^\.TP$/d' "$stage/files/man/hawser.1"
 sed -i 's|docs/\([a-z\\-]*\.md\)|/usr/share/doc/hawser/docs/\1|g' "$stage/files/man"/*.1
 mv "$stage/files/man"/hawser-ctl*.1 "$stage/files/man-ctl"
 

@@ -11,7 +11,7 @@ work_name=guide
 "$here/build.sh" amd64 "$1" "$work/packages"
 for name in publisher viewer; do
     cp -r "$here/machine/guide" "$work/$name"
-    cp "$work/packages"/hawser_*.deb "$here/../docs/guide/ten-minutes.md" "$work/$name"
+    cp "$work/packages"/*.deb "$here/../docs/guide/ten-minutes.md" "$work/$name"
     echo $name >"$work/$name/name"
     if [ -n "${2-}" ]; then
         sed -i "s/^cp .*examples.*/&\nsed -i '\/^\\\\[node\\\\]\/a generic_xdp = $2' $name.toml/" "$work/$name/ten-minutes.md"

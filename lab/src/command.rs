@@ -1,4 +1,4 @@
-//! The command line of `hawser-lab`, which `hawser lab` starts.
+//! The command line of `hawser-lab`.
 
 use crate::bench::Part;
 use crate::experiment::{Entry, Run};
@@ -7,22 +7,16 @@ use crate::self_test::self_test;
 use crate::summary::{Provenance, Summary};
 use crate::{bench, collect, experiments, results};
 use anyhow::{Context, Result, bail};
+use clap::Subcommand;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use clap::{Parser, Subcommand};
-use hawser_service::Logging;
 use hawser_testbed::topology::{Stop, clear_abandoned};
 use std::path::{Path, PathBuf};
 
 /// Run experiments on emulated networks on this machine
 ///
 /// Needs root. Uses its own network namespaces and removes them at the end.
-#[derive(Debug, Parser)]
-#[command(name = "hawser-lab", bin_name = "hawser lab")]
-#[command(version, propagate_version = true, max_term_width = 100)]
-pub struct CommandLine {
-    /// The options of the log.
-    #[command(flatten)]
-    pub logging: Logging,
+#[derive(Debug, clap::Args)]
+pub struct Args {
     /// Program that plays the nodes [default: hawser beside this program, or else in PATH]
     #[arg(long, global = true, value_name = "FILE", env = "HAWSER")]
     hawser: Option<PathBuf>,
@@ -137,7 +131,7 @@ fn part() -> impl TypedValueParser<Value = Part> {
         .try_map(move |name| named(name).context("no such part"))
 }
 
-impl CommandLine {
+impl Args {
     /// Runs the command.
     ///
     /// # Errors
@@ -296,11 +290,10 @@ fn print_lines(lines: impl IntoIterator<Item = String>) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     #[test]
     fn the_command_line_is_well_formed() {
-        CommandLine::command().debug_assert();
+        hawser_service::command::<Args>("hawser-lab").debug_assert();
     }
 
     #[test]

@@ -1,12 +1,8 @@
-//! The `hawser-lab` command.
+//! The program `hawser-lab`.
 
-use clap::Parser;
-use hawser_lab::command::CommandLine;
+use hawser_lab::command::Args;
 use std::process::ExitCode;
 
-/// Exits with 0 on success, 1 on failure, and 2 if the command line is wrong.
 fn main() -> ExitCode {
-    let command_line = CommandLine::parse();
-    command_line.logging.start();
-    hawser_service::exit_code("hawser", command_line.run()).into()
+    hawser_service::main("hawser-lab", Args::run)
 }

@@ -1,5 +1,5 @@
 //! The check of the arrows between products: a product imports `base` and what it needs to be controlled, never another
-//! product. Products meet in `lab`, `cli` and `fuzz`. Pure crates import pure crates only.
+//! product. Products meet in `lab`, `fuzz`, `packaging` and the tests of `cli`. Pure crates import pure crates only.
 
 use anyhow::{Context, Result, bail};
 use cargo_metadata::{DependencyKind, Metadata, Package};
@@ -14,8 +14,14 @@ const FOR_PRODUCTS: &[&str] = &["hawser-client", "hawser-model"];
 /// The products that import neither each other nor more of [`CONTROL`] than [`FOR_PRODUCTS`].
 const PRODUCTS: &[&str] = &["replication", "tunnel", "media"];
 
-/// The folders in which products meet: they import anything. Nothing imports them.
-const MEETINGS: &[&str] = &["lab", "cli", "fuzz"];
+/// The folders in which products meet: they import anything. Nothing but [`PACKAGING`] imports them, and tests.
+const MEETINGS: &[&str] = &["lab", "cli", "fuzz", PACKAGING];
+
+/// The folder that describes the programs to install.
+const PACKAGING: &str = "packaging";
+
+/// The folder of the program that starts the others. Its tests alone import them.
+const STARTER: &str = "cli";
 
 /// Folders that import `base` alone.
 const ON_BASE: &[&str] = &["doctor"];
@@ -110,8 +116,11 @@ fn wrong_arrows(crates: &[Crate]) -> Vec<String> {
 /// of the controller: a program is tested with the real one.
 fn refusal(from: &Crate, to: &Crate, for_tests: bool) -> Option<&'static str> {
     let meets = |of: &Crate| MEETINGS.contains(&&*of.room);
-    if meets(to) && !(meets(from) && to.room == "lab") && !for_tests {
+    if meets(to) && from.room != PACKAGING && !for_tests {
         return Some("nothing imports what products meet in");
+    }
+    if from.room == STARTER && !for_tests && to.room != BASE && !ON_BASE.contains(&&*to.room) {
+        return Some("it starts the products and has none of them");
     }
     let is_for_tests = |of: &Crate| FOR_TESTS.contains(&&*of.name);
     if is_for_tests(to) && !(for_tests || meets(from) || is_for_tests(from)) {
@@ -190,9 +199,12 @@ mod tests {
     }
 
     #[test]
-    fn products_meet_in_the_lab_and_in_the_programs() {
-        assert!(wrong(on("lab", "lab", &["quic", "controller", TESTBED])).is_empty());
-        assert!(wrong(on("cli", "hawser", &["quic", "controller"])).is_empty());
+    fn products_meet_in_the_lab_and_where_programs_are_described() {
+        for room in ["lab", PACKAGING] {
+            assert!(wrong(on(room, "one", &["quic", "controller", TESTBED])).is_empty());
+        }
+        let expected = ["hawser -> quic: it starts the products and has none of them"];
+        assert_eq!(wrong(on(STARTER, "hawser", &["io", "quic"])), expected);
         let crates = [on("lab", "lab", &[]), on("tunnel", "tunnel", &["lab"])];
         assert_eq!(wrong_arrows(&crates).len(), 1);
     }

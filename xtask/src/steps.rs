@@ -46,6 +46,17 @@ const PROPTEST_SEED: (&str, &str) = ("PROPTEST_RNG_SEED", "1");
 /// Exit code of a script that cannot run on this machine.
 const CANNOT_RUN: i32 = 77;
 
+/// The programs that tests and scripts start from the folder of the build.
+const PROGRAMS: [&str; 7] = [
+    "hawser",
+    "hawser-agent",
+    "hawser-tunnel",
+    "hawser-media",
+    "hawser-controller",
+    "hawser-ctl",
+    "hawser-lab",
+];
+
 /// The same in every tier, so that no crate is compiled again for other features.
 const TESTS: [&str; 4] = ["test", "--no-fail-fast", "--workspace", "--all-features"];
 
@@ -85,6 +96,7 @@ struct Run {
 pub(crate) fn test(workspace: &Metadata) -> Result<()> {
     let mut run = Run::default();
     run.checks(workspace)?;
+    run.step("programs", |_| programs())?;
     run.step("tests: pure", |count| pure_tests(workspace, count))?;
     run.step("tests: coding on ARM", arm_tests)?;
     run.tests_with_features(workspace, &machine::root())?;
@@ -383,13 +395,17 @@ fn generated_client(workspace: &Metadata) -> Result<Outcome> {
     script_with_program(workspace, "client", &[])
 }
 
-/// Builds the program and the controller that it starts, and runs a script of `xtask/` with it that
-/// installs a package of PyPI.
+/// Builds the programs that tests and scripts start. A test is built with them, so that cargo takes the same crates and
+/// features as for the tests, and compiles nothing again.
+fn programs() -> Result<Outcome> {
+    let mut build = cargo_command(&["build", "--workspace", "--all-features", "--test", "pure"]);
+    build.args(PROGRAMS.map(|name| ["--bin", name]).as_flattened());
+    outcome(build)
+}
+
+/// Runs a script of `xtask/` with `hawser` that installs a package of PyPI.
 fn script_with_program(workspace: &Metadata, name: &str, arguments: &[&str]) -> Result<Outcome> {
-    // The same crates and features as those of the tests, so that nothing is compiled again.
-    let mut build = cargo_command(&["build", "--workspace", "--all-features"]);
-    build.args(["--bin", "hawser", "--bin", "hawser-controller"]);
-    let build = outcome(build)?;
+    let build = programs()?;
     if build != Outcome::Passed {
         return Ok(build);
     }

@@ -1,9 +1,9 @@
-//! The common command line of the programs: the options of the log, the output, the report of a
-//! failure, the exit code, and the arguments that two programs know.
+//! What the programs share: their command line with the options of the log, the output, the report of a
+//! failure, and the exit code.
 
-pub mod controller;
 mod logging;
 mod output;
+mod program;
 mod signals;
 
 pub use logging::Logging;
@@ -11,6 +11,7 @@ pub use output::{
     complain, is_screen, is_stale, print, print_json, print_over, printable_json, show,
     show_status, staleness,
 };
+pub use program::{command, is_started_by_hawser, main, run_with};
 pub use signals::{stop_flag, stop_flag_of};
 
 use hawser_units::{Line, printable};

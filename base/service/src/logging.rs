@@ -62,13 +62,6 @@ impl Logging {
             Format::Json => log.json().with_writer(|| JsonLog(io::stderr())).init(),
         }
     }
-
-    /// Returns the arguments that make another program log in the same way.
-    pub fn arguments(&self) -> impl Iterator<Item = &'static str> {
-        let verbose = std::iter::repeat_n("-v", self.verbose.into());
-        let json = (self.log_format == Format::Json).then_some("--log-format=json");
-        verbose.chain(json)
-    }
 }
 
 /// Writes the message or a field of an event. An event is one line, and controls no terminal, whatever text of others is

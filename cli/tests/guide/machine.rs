@@ -123,7 +123,7 @@ impl Machine {
 
     /// Returns where programs are found: those that are tested first.
     fn path(&self) -> String {
-        let programs = crate::controller::hawser().parent().unwrap();
+        let programs = Path::new(env!("CARGO_BIN_EXE_hawser")).parent().unwrap();
         let system = std::env::var("PATH").unwrap();
         let own = self.home.parent().unwrap().join("programs");
         format!(

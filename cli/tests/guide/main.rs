@@ -1,8 +1,6 @@
 //! The pages of the guide, typed to the letter on machines that are network namespaces. The
 //! installation and services need whole machines: see `packaging/machine`.
 
-#[path = "../controller/mod.rs"]
-mod controller;
 mod machine;
 mod page;
 

@@ -1,7 +1,5 @@
 //! The examples of the documentation are valid.
 
-use crate::controller;
-
 use std::fs;
 use std::net::TcpListener;
 use std::path::Path;
@@ -54,7 +52,7 @@ fn blocks(title: &str) -> Vec<&'static str> {
 
 /// Runs lines of a shell in a folder in which `hawser` is the program under test.
 fn shell(folder: &Path, script: &str) -> Command {
-    let program = controller::hawser();
+    let program = Path::new(env!("CARGO_BIN_EXE_hawser"));
     let path = format!(
         "{}:{}",
         program.parent().unwrap().display(),

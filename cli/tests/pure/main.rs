@@ -1,8 +1,6 @@
 //! The tests that need neither root nor other programs of the system.
 
 mod control_ctl;
-#[path = "../controller/mod.rs"]
-mod controller;
 mod documentation;
 mod exit_codes;
 mod hangup;

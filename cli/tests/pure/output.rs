@@ -187,7 +187,7 @@ fn printing(relay: &Path) -> Vec<Vec<&str>> {
         vec!["relay", "status", "--config", relay],
         vec!["relay", "status", "--config", relay, "--json"],
         vec!["relay", "status", "--config", relay, "--watch"],
-        vec!["completion", "bash"],
+        vec!["ctl", "completion", "bash"],
         vec!["doctor", "--for", "view"],
     ]
 }

@@ -1,6 +1,4 @@
-//! `hawser lab` and `hawser controller` start programs of their own.
-
-use crate::controller;
+//! The commands of `hawser` start programs of their own.
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -74,45 +72,59 @@ fn assert_missing(output: &Output, words: &[&str]) {
 }
 
 #[test]
-fn every_argument_is_passed_to_the_lab() {
+fn every_argument_is_passed_as_it_is() {
     let installed = Installed::new();
-    install(installed.in_path.path(), "hawser-lab", "lab");
     let hawser = installed.hawser().display().to_string();
-    for (arguments, passed) in [
-        (&["lab", "--help"][..], "--help"),
-        (&["lab", "--version"], "--version"),
+    for (program, arguments, passed) in [
+        ("lab", &["lab", "--help"][..], "--help"),
+        ("lab", &["lab", "--version"], "--version"),
         (
+            "lab",
             &["lab", "run", "faults", "-v", "--case=a,b"],
             "run faults -v --case=a,b",
         ),
         (
+            "lab",
             &["-vv", "--log-format", "json", "lab", "list"],
-            "-v -v --log-format=json list",
+            "-vv --log-format json list",
         ),
-    ] {
-        assert_started(&installed.run(arguments), &format!("lab {hawser} {passed}"));
-    }
-}
-
-#[test]
-fn every_argument_is_passed_to_the_controller() {
-    let installed = Installed::new();
-    install(installed.in_path.path(), "hawser-controller", "started");
-    for (arguments, passed) in [
         (
-            &["controller", "--config", "controller", "--check"][..],
+            "controller",
+            &["controller", "--config", "controller", "--check"],
             "--config controller --check",
         ),
         (
+            "controller",
             &["controller", "--config=a", "--log-format=json", "-v"],
             "--config=a --log-format=json -v",
         ),
         (
-            &["-vv", "--log-format", "json", "controller", "--openapi"],
-            "-vv --log-format json --openapi",
+            "ctl",
+            &["ctl", "--json", "flow", "list"],
+            "--json flow list",
+        ),
+        ("ctl", &["help", "ctl", "flow"], "flow --help"),
+        ("agent", &["agent", "--config", "a"], "--config a"),
+        ("agent", &["-v", "status", "--json"], "status -v --json"),
+        ("agent", &["enrol", "--", "-"], "enrol -- -"),
+        ("agent", &["keygen", "a"], "keygen -- a"),
+        ("tunnel", &["tunnel", "client", "-v"], "client -v"),
+        ("media", &["publish", "--help"], "publish --help"),
+        ("media", &["view", "view", "-h"], "view view -h"),
+        ("media", &["relay", "status"], "relay status"),
+        ("media", &["keygen", "--media", "a"], "keygen -- a"),
+        (
+            "media",
+            &["keygen", "a", "--relay-of", "b"],
+            "keygen --relay-of b -- a",
         ),
     ] {
-        assert_started(&installed.run(arguments), &format!("started {passed}"));
+        let folder = installed.in_path.path();
+        install(folder, &format!("hawser-{program}"), program);
+        let nodes = (program == "lab").then(|| format!("{hawser} "));
+        let nodes = nodes.unwrap_or_default();
+        let expected = format!("{program} {nodes}{passed}");
+        assert_started(&installed.run(arguments), &expected);
     }
 }
 
@@ -135,43 +147,55 @@ fn the_program_beside_hawser_comes_before_that_in_path() {
 }
 
 #[test]
-fn a_missing_lab_is_said_to_be_missing() {
+fn a_missing_program_is_said_to_be_missing() {
     let installed = Installed::new();
     let folder = installed.folder.path().to_str().unwrap();
+    let built = ["make build", folder];
     assert_missing(
         &installed.run(&["lab", "list"]),
-        &[
-            "hawser-lab",
-            folder,
-            "make build",
-            "cargo install --path lab",
-        ],
+        &[&built[..], &["hawser-lab", "cargo install --path lab"]].concat(),
+    );
+    let of_package = [
+        "hawser-controller",
+        "the package hawser has it",
+        "cargo install --path control/controller",
+    ];
+    assert_missing(
+        &installed.run(&["controller", "--openapi"]),
+        &[&built[..], &of_package].concat(),
     );
 }
 
+/// Returns what a command prints.
+fn printed(program: &Path, arguments: &[&str]) -> String {
+    let output = Command::new(program).args(arguments).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
 #[test]
-fn a_missing_controller_is_said_to_be_missing_and_its_command_line_is_explained() {
-    let installed = Installed::new();
-    let folder = installed.folder.path().to_str().unwrap();
-    assert_missing(
-        &installed.run(&["controller", "--openapi"]),
-        &[
-            "hawser-controller",
-            folder,
-            "the package hawser",
-            "make build",
-            "cargo install --path control/controller",
-        ],
-    );
-    let help = installed.run(&["controller", "--help"]);
-    assert!(help.status.success());
-    let help = String::from_utf8_lossy(&help.stdout).into_owned();
-    assert!(
-        help.contains("Usage: hawser controller") && help.contains("--rotate-authority <STEP>"),
-        "{help}"
-    );
-    let wrong = installed.run(&["controller", "--no-such-flag"]);
-    assert_eq!(wrong.status.code(), Some(2));
+fn help_is_that_of_the_program_with_the_words_that_were_typed() {
+    let hawser = Path::new(env!("CARGO_BIN_EXE_hawser"));
+    let all = printed(hawser, &["--help"]);
+    let commands = all.split("Commands:\n").nth(1).unwrap();
+    let lines: Vec<&str> = commands
+        .lines()
+        .take_while(|line| !line.is_empty())
+        .collect();
+    assert!(lines.len() > 12, "{all}");
+    for line in lines {
+        let (command, about) = line.trim().split_once("  ").unwrap();
+        if command == "help" {
+            continue;
+        }
+        let help = printed(hawser, &[command, "--help"]);
+        assert_eq!(help.lines().next(), Some(about.trim()), "{command}");
+        assert!(help.contains(&format!("Usage: hawser {command}")), "{help}");
+        assert_eq!(printed(hawser, &["help", command]), help);
+    }
+    let agent = hawser.with_file_name("hawser-agent");
+    let help = printed(&agent, &["status", "--help"]);
+    assert!(help.contains("Usage: hawser-agent status"), "{help}");
 }
 
 /// As a supervisor needs it, which knows the process that it has started.
@@ -183,7 +207,7 @@ fn signals_to_the_process_that_was_started_reach_the_controller() {
     let state = folder.path().join("state").display().to_string();
     let start = format!("listen = \"127.0.0.1:0\"\nstate = \"{state}\"\n");
     fs::write(&file, &start).unwrap();
-    let mut command = Command::new(controller::hawser());
+    let mut command = Command::new(env!("CARGO_BIN_EXE_hawser"));
     command.args(["controller", "--config"]).arg(&file);
     let mut controller = command.stderr(Stdio::piped()).spawn().unwrap();
     let process = Pid::from_raw(controller.id().try_into().unwrap());

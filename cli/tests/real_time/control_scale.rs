@@ -1,6 +1,5 @@
 //! Controllers with many nodes in short: `hawser lab run control` with 200 nodes and 2,000 flows.
 
-use crate::controller;
 use crate::support;
 
 use hawser_lab::summary::Case;
@@ -11,7 +10,6 @@ const LEASE_MS: f64 = 15_000.0;
 fn run(case: &str, seconds: &str) -> Case {
     let folder = tempfile::tempdir().unwrap();
     let mut lab = support::lab();
-    lab.env("HAWSER", controller::hawser());
     lab.args(["run", "control", "--case", case, "--attempts", "1"])
         .args(["--seconds", seconds]);
     let (mut summary, output) = support::run(&mut lab, folder.path());

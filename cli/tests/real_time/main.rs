@@ -2,8 +2,6 @@
 
 mod cellfusion_live;
 mod control_scale;
-#[path = "../controller/mod.rs"]
-mod controller;
 mod faults;
 mod relay;
 mod support;

@@ -50,13 +50,12 @@ mod view;
 
 pub use access::Peer;
 pub use authority::Presented;
-pub use command::CommandLine;
+pub use command::{Args, AuthorityStep};
 pub use config::{
     AuditConfig, Config, ConfigError, EtcdConfig, LimitsConfig, NodesConfig, StoreConfig,
     TlsConfig, TunnelsConfig,
 };
 pub use controller::Controller;
-pub use hawser_service::controller::{Args, AuthorityStep};
 pub use server::Server;
 
 use anyhow::{Context, Result};

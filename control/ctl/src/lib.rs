@@ -114,22 +114,21 @@ enum Topic {
     },
 }
 
-/// Runs the command. `program` is the complete command line that these arguments are part of, for
-/// completion.
+/// Runs the command.
 ///
 /// # Errors
 /// If the command fails. The error carries the exit code that docs/ctl.md documents for it.
-pub fn run(args: &Args, program: Command) -> Result<()> {
-    execute(args, program).map_err(exit::with_code)
+pub fn run(args: &Args) -> Result<()> {
+    execute(args).map_err(exit::with_code)
 }
 
-fn execute(args: &Args, program: Command) -> Result<()> {
+fn execute(args: &Args) -> Result<()> {
     let output = Output {
         json: args.json,
         replaces: args.watch.is_some() && !args.json && std::io::stdout().is_terminal(),
     };
     match &args.topic {
-        Topic::Completion { shell } => return output.text(&completion(*shell, program)),
+        Topic::Completion { shell } => return output.text(&completion(*shell, program())),
         Topic::Context(command) => return settings::run_context(command, &args.connection, output),
         _ => {}
     }
@@ -231,8 +230,16 @@ fn whoami(caller: &Caller, output: Output) -> Result<()> {
     output.one(caller, &fields)
 }
 
+/// Returns the command line that completion is for: `hawser-ctl`, or `hawser` with `hawser ctl` alone.
+fn program() -> Command {
+    match hawser_service::is_started_by_hawser() {
+        true => Command::new("hawser").subcommand(hawser_service::command::<Args>("ctl")),
+        false => hawser_service::command::<Args>("hawser-ctl"),
+    }
+}
+
 /// Returns the script that completes the commands of a program in a shell.
-pub fn completion(shell: Shell, mut program: Command) -> String {
+fn completion(shell: Shell, mut program: Command) -> String {
     let mut script = Vec::new();
     let name = program.get_name().to_owned();
     clap_complete::generate(shell, &mut program, name, &mut script);
@@ -242,11 +249,6 @@ pub fn completion(shell: Shell, mut program: Command) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::Args as _;
-
-    fn program() -> Command {
-        Command::new("hawser").subcommand(Args::augment_args(Command::new("ctl")))
-    }
 
     #[test]
     fn the_command_line_is_well_formed() {

@@ -13,6 +13,7 @@
 
 #[cfg(test)]
 mod any_bytes;
+mod command;
 pub mod config;
 mod controlled;
 mod device;
@@ -34,6 +35,7 @@ mod trace;
 mod uplinks;
 mod watch;
 
+pub use command::{CommandLine, execute};
 pub use config::{Config, ConfigError, generate_key};
 pub use flows::{Flows, Selectors, Sent};
 pub use status::Status;
@@ -79,7 +81,7 @@ const FOLLOW_EVERY: Duration = Duration::from_secs(5);
 /// there may be thousands a second.
 const REACT_EVERY: Duration = Duration::from_millis(100);
 
-/// The command line of `hawser agent`.
+/// The options of a node.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Args {
     /// The node's configuration (docs/agent.md explains every key)

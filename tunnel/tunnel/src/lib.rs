@@ -44,7 +44,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use tracing::warn;
 
-/// The command line of `hawser tunnel`.
+/// Carry IP packets over several uplinks at once
 #[derive(Debug, Clone, clap::Args)]
 pub struct Args {
     #[command(subcommand)]

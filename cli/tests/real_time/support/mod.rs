@@ -1,19 +1,13 @@
-//! `hawser-lab`, which the test executable plays itself, with nodes that are played by `hawser`.
+//! Experiments, run by `hawser lab`.
 
-use clap::Parser;
-use hawser_lab::command::CommandLine;
 use hawser_lab::summary::Summary;
-use hawser_testbed::program;
 use std::path::Path;
 use std::process::{Command, Output};
 
 /// Returns `hawser lab` without arguments.
 pub(crate) fn lab() -> Command {
-    let tests = std::env::current_exe().unwrap();
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
-    let program = program::of_test(folder, &tests, "support::is_the_lab_when_told_to").unwrap();
-    let mut command = Command::new(program);
-    command.env("HAWSER", env!("CARGO_BIN_EXE_hawser"));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_hawser"));
+    command.arg("lab");
     command
 }
 
@@ -26,16 +20,4 @@ pub(crate) fn run(experiment: &mut Command, out: &Path) -> (Summary, Output) {
     let errors = String::from_utf8_lossy(&output.stderr);
     let summary = Summary::read(out).unwrap_or_else(|_| panic!("{errors}"));
     (summary, output)
-}
-
-#[test]
-fn is_the_lab_when_told_to() {
-    let Some(arguments) = program::arguments().unwrap() else {
-        return;
-    };
-    let program = ["hawser-lab".to_owned()];
-    let command_line = CommandLine::parse_from(program.into_iter().chain(arguments));
-    command_line.logging.start();
-    let code = hawser_service::exit_code("hawser", command_line.run());
-    std::process::exit(code.into());
 }

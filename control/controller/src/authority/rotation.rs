@@ -2,9 +2,9 @@
 //! restarted with the files, and nodes learn the certificates to trust.
 
 use super::{CERTIFICATE_FILE, KEY_FILE, belongs, make, pem_of, write_private};
+use crate::command::AuthorityStep as Step;
 use anyhow::{Context, Result, bail, ensure};
 use hawser_io::file;
-use hawser_service::controller::AuthorityStep as Step;
 use hawser_tls::certificates;
 use rcgen::KeyPair;
 use std::fs;

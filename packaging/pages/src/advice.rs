@@ -1,7 +1,6 @@
 //! The commands that messages advise can be typed.
 
-use crate::Cli;
-use clap::{Command, CommandFactory};
+use clap::{Args, Command};
 use std::fs;
 use std::path::Path;
 
@@ -41,10 +40,15 @@ fn typed(command: &str) -> Vec<String> {
     words.filter(|word| *word != "...").map(word).collect()
 }
 
+/// Returns the command line of `hawser` with that of the lab.
+fn hawser() -> Command {
+    let lab = hawser_lab::command::Args::augment_args(Command::new("lab"));
+    crate::with(crate::hawser(), lab)
+}
+
 /// Returns whether these words are the name of a command, without arguments.
-fn is_name(words: &[String]) -> bool {
-    let cli = Cli::command();
-    let mut at = Some(&cli);
+fn is_name(hawser: &Command, words: &[String]) -> bool {
+    let mut at = Some(hawser);
     for word in &words[1..] {
         at = at.and_then(|command: &Command| command.find_subcommand(word));
     }
@@ -53,7 +57,8 @@ fn is_name(words: &[String]) -> bool {
 
 #[test]
 fn commands_in_messages_can_be_typed() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let hawser = hawser();
     let (mut right, mut wrong) = (0, Vec::new());
     sources(&root, &mut |code| {
         for (at, _) in code.match_indices(START) {
@@ -61,8 +66,8 @@ fn commands_in_messages_can_be_typed() {
             let words = typed(command);
             // A message may be about any of the programs.
             let is_any = command.starts_with("hawser {");
-            match Cli::command().try_get_matches_from(&words) {
-                Err(error) if !is_any && !is_name(&words) => {
+            match hawser.clone().try_get_matches_from(&words) {
+                Err(error) if !is_any && !is_name(&hawser, &words) => {
                     wrong.push(format!("{command}: {error}"))
                 }
                 _ => right += 1,
