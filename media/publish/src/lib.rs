@@ -22,12 +22,16 @@
 
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
+#[path = "pull/capture.rs"]
 mod capture;
 mod lines;
+#[path = "pull/mailbox.rs"]
 mod mailbox;
 pub mod push;
+#[path = "pull/server.rs"]
 mod server;
 mod ticks;
+#[path = "pull/transport.rs"]
 mod transport;
 
 pub use capture::Report;

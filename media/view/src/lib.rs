@@ -14,16 +14,20 @@
 
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
+#[path = "pull/connection.rs"]
 mod connection;
 mod failure;
 mod files;
 mod picture;
 pub mod push;
+#[path = "pull/recorder.rs"]
 mod recorder;
 mod report;
 mod save;
+#[path = "pull/summary.rs"]
 mod summary;
 mod table;
+#[path = "pull/timeline.rs"]
 pub mod timeline;
 
 pub use failure::Failure;
