@@ -10,7 +10,7 @@ pub(crate) struct Args {
     /// File to write, which must not exist yet. Only its owner can read it. Copy it to the other
     /// node, or to the viewers
     file: PathBuf,
-    /// Generate the secret of a broadcast, for `hawser publish --push` and `hawser view --push`
+    /// Generate the secret of a broadcast, for `hawser publish` and `hawser view`
     #[arg(long)]
     media: bool,
     /// Write what a relay needs of this secret of a broadcast. It does not decrypt media

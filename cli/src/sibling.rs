@@ -89,13 +89,31 @@ pub(crate) const COMMANDS: &[Sibling] = &[
         TUNNEL,
         "Carry IP packets over several uplinks at once",
     ),
-    one_of("publish", MEDIA, "Stream a recording to viewers"),
+    one_of(
+        "publish",
+        MEDIA,
+        "Send a recording to viewers over UDP, encrypted",
+    ),
     one_of(
         "relay",
         MEDIA,
         "Send a broadcast to many viewers, in the kernel",
     ),
-    one_of("view", MEDIA, "Watch a stream and measure it"),
+    one_of(
+        "view",
+        MEDIA,
+        "Watch a stream that is sent over UDP, and measure it",
+    ),
+    one_of(
+        "serve",
+        MEDIA,
+        "Play a recording to viewers that request frames, over TCP",
+    ),
+    one_of(
+        "fetch",
+        MEDIA,
+        "Request the frames of `hawser serve`, and measure them",
+    ),
     whole(
         "lab",
         LAB,

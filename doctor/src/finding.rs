@@ -12,9 +12,9 @@ pub enum Part {
     Tunnel,
     /// `hawser controller`
     Controller,
-    /// `hawser publish`
+    /// `hawser publish` and `hawser serve`
     Publish,
-    /// `hawser view`
+    /// `hawser view` and `hawser fetch`
     View,
 }
 

@@ -112,15 +112,15 @@ pub(crate) struct End {
 }
 
 impl End {
-    /// Starts the publisher. `configure` adds its arguments.
+    /// Starts the publisher by this command of `hawser`. `configure` adds its arguments.
     pub(crate) fn publisher(
         places: &Places<'_>,
-        binary: &Path,
+        (binary, name): (&Path, &str),
         directory: &Path,
         configure: impl FnOnce(&mut Command),
     ) -> Result<Self> {
         let mut command = Command::new(binary);
-        configure(command.arg("publish").args(["--listen", &places.address()]));
+        configure(command.arg(name).args(["--listen", &places.address()]));
         let log = directory.join("publisher.log");
         redirect(&mut command, &log)?;
         Ok(End {
@@ -130,15 +130,15 @@ impl End {
         })
     }
 
-    /// Starts the viewer. `configure` adds its arguments.
+    /// Starts the viewer by this command of `hawser`. `configure` adds its arguments.
     pub(crate) fn viewer(
         places: &Places<'_>,
-        binary: &Path,
+        (binary, name): (&Path, &str),
         directory: &Path,
         configure: impl FnOnce(&mut Command),
     ) -> Result<Self> {
         let mut command = Command::new(binary);
-        configure(command.arg("view"));
+        configure(command.arg(name));
         let log = directory.join("viewer.log");
         redirect(&mut command, &log)?;
         Ok(End {

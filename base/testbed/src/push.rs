@@ -55,8 +55,8 @@ impl PushedStream {
         ends::create(directory)?;
         let key = directory.join("media.key");
         generate_key(binary, &key)?;
-        let mut publisher = End::publisher(places, binary, directory, |publish| {
-            publish.args(["--push", "--recording", &source.recording]);
+        let mut publisher = End::publisher(places, (binary, "publish"), directory, |publish| {
+            publish.args(["--recording", &source.recording]);
             publish.args(["--codec", &source.codec]);
             publish.args(["--fps", &source.fps.to_string()]);
             publish.args(["--max-rate", &source.max_rate_mbps.to_string()]);
@@ -64,8 +64,8 @@ impl PushedStream {
             publish.arg("--log").arg(directory.join("encoded.csv"));
             publish.arg("--stats").arg(directory.join("flows.csv"));
         })?;
-        let mut viewer = End::viewer(places, binary, directory, |view| {
-            view.args(["--push", &places.address()]);
+        let mut viewer = End::viewer(places, (binary, "view"), directory, |view| {
+            view.arg(places.address());
             view.arg("--key").arg(&key);
             view.arg("--timeline").arg(directory.join("frames.csv"));
             view.arg("--snapshot").arg(directory.join(PICTURE));

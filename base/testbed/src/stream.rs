@@ -68,7 +68,7 @@ impl Stream {
     ) -> Result<Self> {
         ends::create(directory)?;
         let places = Places::across(lab);
-        let mut publisher = End::publisher(&places, binary, directory, |publish| {
+        let mut publisher = End::publisher(&places, (binary, "serve"), directory, |publish| {
             publish.args(["--recording", &source.recording]);
             publish.args(["--level", &source.level]);
             publish.args(["--fps", &source.fps.to_string()]);
@@ -78,7 +78,7 @@ impl Stream {
             publish.arg("--log").arg(directory.join("captured.csv"));
         })?;
         publisher.await_rows(&directory.join("captured.csv"), stop)?;
-        let mut viewer = End::viewer(&places, binary, directory, |view| {
+        let mut viewer = End::viewer(&places, (binary, "fetch"), directory, |view| {
             view.arg(places.address());
             view.arg("--timeline").arg(directory.join("frames.csv"));
             view.arg("--arrivals").arg(directory.join("arrivals.csv"));

@@ -14,22 +14,29 @@ fn help_is_success_on_standard_output() {
     let output = hawser(&["--help"]);
     assert!(output.status.success());
     let help = String::from_utf8(output.stdout).unwrap();
-    for command in ["agent", "keygen", "publish", "view", "doctor", "lab"] {
+    for command in [
+        "agent", "keygen", "publish", "view", "serve", "fetch", "doctor", "lab",
+    ] {
         assert!(help.contains(&format!("\n  {command} ")), "{help}");
     }
 }
 
 #[test]
 fn a_wrong_command_line_is_2() {
-    assert_eq!(
-        hawser(&["publish", "--no-such-flag"]).status.code(),
-        Some(2)
-    );
+    for wrong in [
+        &["publish", "--no-such-flag"][..],
+        &["publish", "--recording", "synthetic"],
+        &["view", "127.0.0.1:1"],
+        &["view", "127.0.0.1:1", "--track", "stage"],
+        &["fetch", "127.0.0.1:1", "--key", "media.key"],
+    ] {
+        assert_eq!(hawser(wrong).status.code(), Some(2), "{wrong:?}");
+    }
 }
 
 #[test]
 fn a_failure_is_1_and_says_what_was_wrong_in_one_line() {
-    let output = hawser(&["publish", "--recording", "/no/such/recording.toml"]);
+    let output = hawser(&["serve", "--recording", "/no/such/recording.toml"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(output.stdout.is_empty());
     let error = String::from_utf8(output.stderr).unwrap();

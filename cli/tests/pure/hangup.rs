@@ -38,7 +38,7 @@ fn signal(child: &Child, signal: Signal) {
 #[test]
 fn a_publisher_goes_on() {
     let arguments = [
-        "publish",
+        "serve",
         "--recording",
         "synthetic",
         "--level",
@@ -60,7 +60,7 @@ fn a_publisher_goes_on() {
 
 #[test]
 fn a_viewer_ends_and_says_what_it_saw() {
-    let (mut viewer, mut log) = start(&["view", "127.0.0.1:1"], "reconnecting");
+    let (mut viewer, mut log) = start(&["fetch", "127.0.0.1:1"], "reconnecting");
     signal(&viewer, Signal::SIGHUP);
     until(&mut log, "no frame arrived");
     assert_eq!(viewer.wait().unwrap().code(), Some(1));

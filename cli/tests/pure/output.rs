@@ -89,12 +89,12 @@ fn an_error_with_the_name_of_a_file_controls_no_terminal() {
     for file in [missing, damaged] {
         let file = file.to_str().unwrap();
         for arguments in [
-            &["publish", "--recording", file][..],
+            &["serve", "--recording", file][..],
             &["agent", "--config", file],
             &["tunnel", "status", "--config", file],
             &["relay", "--config", file],
             &["controller", "--config", file],
-            &["view", "127.0.0.1:1", "--push", "--key", file],
+            &["view", "127.0.0.1:1", "--key", file],
         ] {
             names_the_file_on_one_line(arguments);
         }
@@ -108,7 +108,7 @@ fn a_wrong_file_is_shown_with_its_line() {
     fs::write(&wrong, "# the name\nname = \n").unwrap();
     let wrong = wrong.to_str().unwrap();
     for arguments in [
-        &["publish", "--recording", wrong][..],
+        &["serve", "--recording", wrong][..],
         &["agent", "--config", wrong],
         &["tunnel", "status", "--config", wrong],
         &["relay", "--config", wrong],
@@ -131,7 +131,7 @@ fn no_program_waits_for_ever_for_a_pipe() {
     let mode = nix::sys::stat::Mode::from_bits_truncate(0o600);
     nix::unistd::mkfifo(&pipe, mode).unwrap();
     let pipe = pipe.to_str().unwrap();
-    let key = ["--push", "--key", pipe];
+    let key = ["--key", pipe];
     let running = [
         &["agent", "--config", pipe][..],
         &["relay", "--config", pipe],
@@ -146,7 +146,7 @@ fn no_program_waits_for_ever_for_a_pipe() {
             "--node",
             "n",
         ],
-        &["publish", "--recording", pipe],
+        &["serve", "--recording", pipe],
         &[&["publish", "--recording", "synthetic"][..], &key].concat(),
         &[&["view", "127.0.0.1:1"][..], &key].concat(),
     ]
@@ -222,7 +222,7 @@ fn a_full_device_is_an_error_and_no_panic() {
         assert_eq!(output.status.code(), Some(1), "{arguments:?}: {error}");
         assert!(error.contains("standard output"), "{error}");
     }
-    let failure = hawser(&["publish", "--recording", "/no/such"])
+    let failure = hawser(&["serve", "--recording", "/no/such"])
         .stderr(full())
         .status();
     assert_eq!(failure.unwrap().code(), Some(1));
@@ -240,7 +240,7 @@ fn a_pipe_that_nobody_reads_is_refused() {
         let arguments = [
             "20",
             env!("CARGO_BIN_EXE_hawser"),
-            "view",
+            "fetch",
             "127.0.0.1:1",
             option,
             pipe,
@@ -265,9 +265,14 @@ fn media_key(folder: &tempfile::TempDir) -> String {
 fn the_report_of_a_viewer_is_one_json_object() {
     let folder = tempfile::tempdir().unwrap();
     let key = &media_key(&folder);
-    let viewer = ["view", "127.0.0.1:1", "--seconds", "0.2", "--json"];
-    for more in [&[][..], &["--push", "--key", key]] {
-        let output = hawser(&[&viewer, more].concat()).output().unwrap();
+    let options = ["127.0.0.1:1", "--seconds", "0.2", "--json"];
+    // `--push` is accepted, and changes nothing.
+    for more in [
+        &["fetch"][..],
+        &["view", "--key", key],
+        &["view", "--push", "--key", key],
+    ] {
+        let output = hawser(&[more, &options].concat()).output().unwrap();
         // There is no publisher.
         assert_eq!(output.status.code(), Some(1), "{more:?}");
         let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -295,7 +300,7 @@ fn shown_on_terminal(command: &str, environment: &[(&str, &str)]) -> String {
 #[test]
 fn a_log_has_colours_only_where_they_are_wanted() {
     let command = format!(
-        "{} view 127.0.0.1:1 --seconds 0.2",
+        "{} fetch 127.0.0.1:1 --seconds 0.2",
         env!("CARGO_BIN_EXE_hawser")
     );
     let coloured = shown_on_terminal(&command, &[]);
@@ -316,8 +321,15 @@ fn a_log_has_colours_only_where_they_are_wanted() {
 fn a_json_log_is_one_object_a_line_whatever_text_is_in_it() {
     let address = format!("{}:1", FOREIGN.replace(':', " "));
     for environment in [("NO_COLOR", "1"), ("TERM", "dumb"), ("TERM", "xterm")] {
-        let view = ["view", &address, "--seconds", "0.2", "--log-format", "json"];
-        let output = hawser(&view).envs([environment]).output().unwrap();
+        let fetch = [
+            "fetch",
+            &address,
+            "--seconds",
+            "0.2",
+            "--log-format",
+            "json",
+        ];
+        let output = hawser(&fetch).envs([environment]).output().unwrap();
         let log = String::from_utf8(output.stderr).unwrap();
         let is_shown = |char: char| char == '\n' || hawser_units::is_shown(char);
         assert!(log.chars().all(is_shown), "{log:?}");
@@ -336,13 +348,12 @@ fn a_json_log_is_one_object_a_line_whatever_text_is_in_it() {
 }
 
 #[test]
-fn no_command_line_makes_publish_or_view_panic() {
+fn no_command_line_makes_a_publisher_or_viewer_panic() {
     use std::ffi::{OsStr, OsString};
     use std::os::unix::ffi::OsStrExt;
     let folder = tempfile::tempdir().unwrap();
-    let key = &media_key(&folder);
-    let publish = [
-        "publish",
+    let key: &'static str = media_key(&folder).leak();
+    let source = [
         "--recording",
         "synthetic",
         "--listen",
@@ -350,10 +361,12 @@ fn no_command_line_makes_publish_or_view_panic() {
         "--seconds",
         "0.1",
     ];
-    let pull = ["--congestion", "cubic", "--level", "nfov", "--frames", "2"];
-    let pull = [&publish[..], &pull].concat();
-    let view = ["view", "127.0.0.1:1", "--seconds", "0.1"];
-    let push = ["--push", "--key", key];
+    let options = ["--congestion", "cubic", "--level", "nfov", "--frames", "2"];
+    let serve = [&["serve"][..], &source, &options].concat();
+    let publish = [&["publish", "--key", key][..], &source].concat();
+    let short = ["127.0.0.1:1", "--seconds", "0.1"];
+    let fetch = [&["fetch"][..], &short].concat();
+    let view = [&["view", "--key", key][..], &short].concat();
     // An option is given once.
     let with = |line: &[&'static str], more: &[&'static str]| -> Vec<&'static str> {
         let mut line = line.to_vec();
@@ -384,8 +397,8 @@ fn no_command_line_makes_publish_or_view_panic() {
         &["--recording", "/dev/zero"],
         &["--recording", "/dev/null"],
     ] {
-        lines.push(with(&pull, more));
-        lines.push([&with(&publish, more)[..], &push].concat());
+        lines.push(with(&serve, more));
+        lines.push(with(&publish, more));
     }
     for more in [
         &["--max-rate", "1e30"][..],
@@ -397,7 +410,7 @@ fn no_command_line_makes_publish_or_view_panic() {
         &["--viewers", "0"],
         &["--metrics", "0.0.0.0:1"],
     ] {
-        lines.push([&with(&publish, more)[..], &push].concat());
+        lines.push(with(&publish, more));
     }
     for more in [
         &["--seconds", "nan"][..],
@@ -411,7 +424,7 @@ fn no_command_line_makes_publish_or_view_panic() {
         &["--timeline", "/dev/full"],
         &["--in-flight", "0"],
     ] {
-        lines.push(with(&view, more));
+        lines.push(with(&fetch, more));
     }
     for more in [
         &["--layers", "0"][..],
@@ -421,13 +434,13 @@ fn no_command_line_makes_publish_or_view_panic() {
         &["--timeline", "/dev/full"],
         &["--snapshot", folder],
     ] {
-        lines.push([&view[..], &push, more].concat());
+        lines.push([&view[..], more].concat());
     }
     for key in ["/dev/zero", "/dev/null", folder, ""] {
-        lines.push([&view[..], &["--push", "--key", key]].concat());
+        lines.push([&["view", "--key", key][..], &short].concat());
     }
     for address in ["", ":", "[", "[::1", "127.0.0.1:99999", "a b:1", "%:1"] {
-        lines.push(vec!["view", address, "--seconds", "0.1"]);
+        lines.push(vec!["fetch", address, "--seconds", "0.1"]);
     }
     let broken = OsStr::from_bytes(b"\xff\xfe");
     let texts = lines
@@ -439,7 +452,7 @@ fn no_command_line_makes_publish_or_view_panic() {
     }
     for option in ["--timeline", "--save", "--snapshot"] {
         lines.push(vec![
-            "view".into(),
+            "fetch".into(),
             broken.into(),
             option.into(),
             broken.into(),

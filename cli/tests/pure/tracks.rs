@@ -81,7 +81,7 @@ impl Rig {
     /// Returns the options of a node that has the secret from the controller.
     fn track_of(&self, node: &str) -> String {
         format!(
-            "--push --track stage --node {node} --controller {}",
+            "--track stage --node {node} --controller {}",
             self.controller
         )
     }

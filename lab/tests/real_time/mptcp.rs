@@ -3,7 +3,7 @@
 
 use hawser_cloud::Level;
 use hawser_netem::{Delay, LinkConfig, QueueLimit, Rate};
-use hawser_publish::Publisher;
+use hawser_publish::pull::Publisher;
 use hawser_recording::{Recording, Source, Synthetic};
 use hawser_testbed::counters;
 use hawser_testbed::emulator::{EmulatedPath, Emulator};
@@ -61,19 +61,19 @@ fn a_stream_uses_every_path_and_survives_the_loss_of_one() {
         .source()
         .run(|| Publisher::open(&publishing(&lab)).unwrap())
         .unwrap();
-    let watching = hawser_view::Config {
+    let watching = hawser_view::pull::Config {
         mptcp: true,
         timeline: Some(frames.clone()),
         in_flight: 20,
-        ..hawser_view::Config::new(publisher.address().to_string())
+        ..hawser_view::pull::Config::new(publisher.address().to_string())
     };
-    let arrived = || hawser_view::timeline::read(&frames).map_or(0, |rows| rows.len());
+    let arrived = || hawser_view::pull::timeline::read(&frames).map_or(0, |rows| rows.len());
     thread::scope(|scope| {
         let _stop = StopOnDrop(&stop);
         scope.spawn(|| publisher.run(&stop).unwrap());
         let viewer = scope.spawn(|| {
             lab.viewer()
-                .run(|| hawser_view::watch(&watching, &stop))
+                .run(|| hawser_view::pull::watch(&watching, &stop))
                 .unwrap()
         });
 
@@ -107,16 +107,16 @@ fn lab() -> Lab {
 }
 
 /// Returns a stream that needs most of the paths' capacity.
-fn publishing(lab: &Lab) -> hawser_publish::Config {
+fn publishing(lab: &Lab) -> hawser_publish::pull::Config {
     let source = Source::Synthetic(Synthetic {
         seed: 1,
         points: 20_000,
         seconds: 1.0,
     });
-    hawser_publish::Config {
+    hawser_publish::pull::Config {
         mptcp: true,
         listen: (lab.source_v4(), 14748).into(),
-        ..hawser_publish::Config::new(Recording { fps: 30.0, source }, Level::Nfov)
+        ..hawser_publish::pull::Config::new(Recording { fps: 30.0, source }, Level::Nfov)
     }
 }
 

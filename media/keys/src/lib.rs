@@ -18,14 +18,14 @@ pub type Secret = Zeroizing<[u8; 32]>;
 
 /// Options that say where the secret of a broadcast comes from.
 #[derive(Debug, Clone, clap::Args)]
-#[command(group = ArgGroup::new("secret").args(["key", "track"]))]
+#[command(group = ArgGroup::new("secret").args(["key", "track"]).required(true))]
 pub struct KeyArgs {
     /// File with the secret of the broadcast, the same for the publisher and its viewers; `hawser
     /// keygen --media FILE` makes one
-    #[arg(long, value_name = "FILE", requires = "push")]
+    #[arg(long, value_name = "FILE")]
     key: Option<PathBuf>,
     /// Track of the controller whose secret is used, instead of --key
-    #[arg(long, value_name = "NAME", requires_all = ["push", "node", "controller"])]
+    #[arg(long, value_name = "NAME", requires_all = ["node", "controller"])]
     track: Option<Name>,
     /// URL of a controller that knows the track; may be repeated
     #[arg(long, value_name = "https://HOST:PORT", requires = "track")]
@@ -36,16 +36,19 @@ pub struct KeyArgs {
 }
 
 impl KeyArgs {
-    /// Returns the source; `None` if none is given.
-    pub fn source(&self) -> Option<KeySource> {
+    /// Returns the source.
+    ///
+    /// # Panics
+    /// If the options are not those of a command line.
+    pub fn source(&self) -> KeySource {
         match (&self.key, &self.track, &self.node) {
-            (Some(file), ..) => Some(KeySource::File(file.clone())),
-            (None, Some(track), Some(node)) => Some(KeySource::Controller(ControlledTrack {
+            (Some(file), ..) => KeySource::File(file.clone()),
+            (None, Some(track), Some(node)) => KeySource::Controller(ControlledTrack {
                 track: track.clone(),
                 controllers: self.controller.clone(),
                 node: node.clone(),
-            })),
-            _ => None,
+            }),
+            _ => unreachable!("--key or --track is required, and --track requires --node"),
         }
     }
 }

@@ -17,6 +17,8 @@ enum Command {
     Publish(hawser_publish::Args),
     Relay(hawser_relay::Args),
     View(hawser_view::Args),
+    Serve(hawser_publish::pull::Args),
+    Fetch(hawser_view::pull::Args),
     /// Generate the secret of a broadcast
     Keygen {
         /// File to write, which must not exist yet. Only its owner can read it. Copy it to the viewers
@@ -36,6 +38,8 @@ pub fn run(args: Args) -> Result<()> {
         Command::Publish(args) => hawser_publish::run(args),
         Command::Relay(args) => hawser_relay::run(&args),
         Command::View(args) => hawser_view::run(args),
+        Command::Serve(args) => hawser_publish::pull::run(args),
+        Command::Fetch(args) => hawser_view::pull::run(args),
         Command::Keygen {
             file,
             relay_of: Some(media),

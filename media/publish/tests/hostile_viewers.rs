@@ -2,7 +2,7 @@
 
 use hawser_cloud::Level;
 use hawser_codec::pull::{FrameHeader, HEADER_BYTES, MAX_IN_FLIGHT, REQUEST};
-use hawser_publish::{Config, Publisher, Report};
+use hawser_publish::pull::{Config, Publisher, Report};
 use hawser_recording::{Recording, Source, Synthetic};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};

@@ -1,164 +1,194 @@
-//! The viewer: requests frames from a publisher, decodes and verifies each one, and measures
-//! quality of experience. With [`push`], frames are received over UDP as the publisher sends them.
+//! The viewer: receives the frames of a publisher over UDP as it sends them, encrypted, shows each as far as it
+//! has arrived in time, and measures quality of experience. With [`pull`], frames are requested over TCP instead.
 //!
-//! ```no_run
-//! use hawser_view::{Config, watch};
-//! use std::sync::atomic::AtomicBool;
-//! use std::time::Duration;
-//!
-//! let config = Config { duration: Some(Duration::from_secs(10)), ..Config::new("127.0.0.1:14748") };
-//! let summary = watch(&config, &AtomicBool::new(false))?;
-//! println!("{summary}");
-//! # Ok::<(), anyhow::Error>(())
-//! ```
+//! One thread has the socket and the session; another one decodes. What neither has time for is
+//! counted, not waited for.
 
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
-#[path = "pull/connection.rs"]
-mod connection;
+mod ahead;
+mod attention;
+mod common;
+mod decode;
 mod failure;
 mod files;
+mod measured;
+mod metrics;
+mod network;
 mod picture;
-pub mod push;
-#[path = "pull/recorder.rs"]
-mod recorder;
+mod poses;
+pub mod pull;
+mod record;
 mod report;
+mod row;
 mod save;
-#[path = "pull/summary.rs"]
+mod session;
 mod summary;
 mod table;
-#[path = "pull/timeline.rs"]
-pub mod timeline;
+mod tracks;
+mod until;
+mod viewpoint;
 
 pub use failure::Failure;
 pub use picture::{Drawn, Pictures};
-pub use summary::Summary;
+pub use row::Row;
+pub use summary::{Damaged, Decoded, Looked, Received, Summary};
 
-use anyhow::{Context, bail};
-use connection::{Connection, Ended};
-use hawser_codec::pull::MAX_IN_FLIGHT;
-use push::{PushArgs, PushConfig, PushSummary};
-use recorder::Recorder;
-use report::{Pulled, Pushed};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use anyhow::bail;
+use common::{CommonArgs, printed, stop_flag};
+use decode::{Decoding, Extents};
+use hawser_io::clock::SteadyClock;
+use hawser_io::peer::PeerAddresses;
+use hawser_keys::{KeyArgs, KeySource, Keyring, TrackRole};
+use hawser_metrics::server::parse_loopback;
+use metrics::DecodedFrames;
+use network::Network;
+use parking_lot::Mutex;
+use record::Recorder;
+use report::Report;
+use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::mpsc;
 use std::thread;
-use std::time::{Duration, Instant};
-use std::{fmt, io};
+use std::time::Duration;
+use until::{Until, end_after};
+use viewpoint::Viewpoint;
 
-/// Default number of outstanding requests. A request waits at the publisher until a frame is
-/// captured, so a viewer gets at most `in_flight` frames per round trip. Five are enough for 30
-/// frames per second with a round-trip time of 120 ms and 40 ms to send a frame.
-pub const DEFAULT_IN_FLIGHT: usize = 5;
+/// The default number of points that all tracks of a frame may have together: 16 of the largest clouds, or
+/// 8 views of 1920 x 1080 pixels. They take 160 MB as points.
+pub const DEFAULT_MAX_POINTS: usize = 1 << 24;
 
-/// Watch a stream and measure it
+/// Watch a stream that is sent over UDP, and measure it
 ///
-/// Requests one frame after the other from the publisher, decodes each one, compares it with the
-/// digest of the captured frame, and prints a summary at the end. Fails if any frame differs or
-/// none arrives. Frame delays compare the publisher's clock with this machine's clock: synchronize
-/// both (NTP or PTP).
-///
-/// With --push, receives frames as the publisher sends them, encrypted, and shows each as far as it
+/// Receives frames as `hawser publish` or `hawser relay` sends them, encrypted, and shows each as far as it
 /// has arrived in time. What was changed on the way is refused. Fails if none arrives or one cannot be
 /// decoded. The clocks need not be synchronized: reports relate them.
 ///
 /// A file that cannot be written any more ends alone; watching goes on, and fails at the end.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Args {
-    /// The publisher, for example 192.0.2.7:14748
-    #[arg(value_name = "HOST:PORT")]
-    address: String,
-    /// Write the times at which each frame was captured, requested, received and decoded to this
-    /// CSV file; with --push when it was captured, its first packet and the last of it arrived, and its
-    /// decoding began and ended
+    #[command(flatten)]
+    common: CommonArgs,
+    /// What this command does anyway
+    #[arg(long = "push", hide = true)]
+    _push: bool,
+    #[command(flatten)]
+    key: KeyArgs,
+    /// Write when each frame was captured, its first packet and the last of it arrived, and its
+    /// decoding began and ended to this CSV file
     #[arg(long, value_name = "FILE")]
     timeline: Option<PathBuf>,
-    /// Write the time and size of every read of the socket to this CSV file
-    #[arg(long, value_name = "FILE")]
-    arrivals: Option<PathBuf>,
-    /// Write each frame to this directory as frame-<capture time in ns>.ply, and a recording.toml with
-    /// which `hawser publish` plays them again. The directory must not have an earlier recording
-    #[arg(long, value_name = "DIRECTORY")]
-    save: Option<PathBuf>,
-    #[command(flatten)]
-    pictures: Pictures,
-    /// Exit after this many seconds [default: run until interrupted]
-    #[arg(long)]
-    seconds: Option<f64>,
-    /// Exit after this many frames
-    #[arg(long, value_name = "N")]
-    frames: Option<u64>,
-    /// Number of outstanding requests; more sustain a higher frame rate over a longer round-trip
-    /// time
-    #[arg(long, value_name = "N", default_value_t = DEFAULT_IN_FLIGHT as u64,
-        value_parser = clap::value_parser!(u64).range(1..=MAX_IN_FLIGHT as u64))]
-    in_flight: u64,
-    /// Use MPTCP if the publisher supports it: one subflow for each address that `ip mptcp
-    /// endpoint` lists
-    #[arg(long)]
-    mptcp: bool,
-    /// Print the report at the end as one JSON object; docs/push.md explains it
-    #[arg(long)]
-    json: bool,
-    #[command(flatten)]
-    push: PushArgs,
+    /// Number of layers of every track to receive; fewer take less of a slow path
+    #[arg(long, value_name = "N", default_value_t = 8,
+        value_parser = clap::value_parser!(u8).range(1..=8))]
+    layers: u8,
+    /// Encoding of each camera to receive, if the stream has several: `auto` leaves the choice to the relay
+    #[arg(long, value_enum, default_value_t = EncodingName::Auto)]
+    encoding: EncodingName,
+    /// Number of layers of every track to receive while none of its points are in view from --pose or
+    /// --poses; 0: nothing, until where the points were last comes into view. At most --layers, which switches
+    /// this off
+    #[arg(long, value_name = "N", default_value_t = 1,
+        value_parser = clap::value_parser!(u8).range(0..=8))]
+    layers_unseen: u8,
+    /// The viewer's poses over time, from the start on: a CSV file with columns time_s,x,y,z,yaw,pitch, in
+    /// seconds, and metres and degrees as of --pose. Between two lines they change evenly; the last one stays
+    #[arg(long, value_name = "FILE", conflicts_with = "pose")]
+    poses: Option<PathBuf>,
+    /// Number of points that all cameras of a frame may have together, where each pixel of a view counts as
+    /// a point; bounds the memory. Frames that announce more are damaged
+    #[arg(long, value_name = "N", default_value_t = DEFAULT_MAX_POINTS as u32,
+        value_parser = clap::value_parser!(u32).range(1..))]
+    max_points: u32,
+    /// Serve metrics over HTTP at this loopback address, for example 127.0.0.1:9480
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = parse_loopback)]
+    metrics: Option<SocketAddr>,
 }
 
-/// The publisher that is watched, and the files that are written.
+/// The encoding of each source that a viewer receives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum EncodingName {
+    /// The best one that the path bears, as the relay finds; of a publisher, the best one
+    Auto,
+    /// The best one
+    Best,
+    /// The one of the lowest rate
+    Small,
+}
+
+/// The broadcast that is watched, and the files that are written.
 #[derive(Debug, Clone)]
 pub struct Config {
     /// Host and port of the publisher.
     pub address: String,
-    /// A CSV file of [`timeline::Row`]s.
+    /// Where the secret of the broadcast comes from.
+    pub key: KeySource,
+    /// The maximum number of layers of each track.
+    pub layers: u8,
+    /// The encoding of each source.
+    pub encoding: EncodingName,
+    /// The maximum number of layers of each track while none of its points are in view. 0: nothing is received
+    /// until where the points were last comes into view.
+    pub layers_unseen: u8,
+    /// A CSV file of the viewer's poses over time, instead of the one pose of the pictures.
+    pub poses: Option<PathBuf>,
+    /// The number of points that all tracks of a frame may have together, where each pixel of a view
+    /// counts as a point.
+    pub max_points: usize,
+    /// A CSV file of [`Row`]s.
     pub timeline: Option<PathBuf>,
-    /// A CSV file of [`timeline::Arrival`]s.
-    pub arrivals: Option<PathBuf>,
     /// A directory for PLY files.
     pub save: Option<PathBuf>,
-    /// Pictures and videos of the frames.
+    /// Pictures and videos of the frames. The publisher samples points for the pose, if there is one, and what
+    /// is out of view from there is received with fewer layers.
     pub pictures: Pictures,
     /// The time after which to stop. Unlimited if `None`.
     pub duration: Option<Duration>,
     /// The number of frames after which to stop. Unlimited if `None`.
     pub frames: Option<u64>,
-    /// Number of outstanding requests, 1 to [`MAX_IN_FLIGHT`].
-    pub in_flight: usize,
-    /// Whether MPTCP is used if the publisher supports it.
-    pub mptcp: bool,
+    /// The loopback address at which metrics are served.
+    pub metrics: Option<SocketAddr>,
 }
 
 impl Config {
     /// Returns a configuration that watches until stopped and writes no files.
-    pub fn new(address: impl Into<String>) -> Self {
+    pub fn new(address: impl Into<String>, key: impl Into<KeySource>) -> Self {
         Config {
             address: address.into(),
+            key: key.into(),
+            layers: 8,
+            encoding: EncodingName::Auto,
+            layers_unseen: 1,
+            poses: None,
+            max_points: DEFAULT_MAX_POINTS,
             timeline: None,
-            arrivals: None,
             save: None,
             pictures: Pictures::default(),
             duration: None,
             frames: None,
-            in_flight: DEFAULT_IN_FLIGHT,
-            mptcp: false,
+            metrics: None,
         }
     }
+}
 
-    fn from_args(args: &Args) -> anyhow::Result<Self> {
+impl Config {
+    fn from_args(args: Args) -> anyhow::Result<Self> {
+        let duration = args.common.duration()?;
         Ok(Config {
-            address: args.address.clone(),
-            timeline: args.timeline.clone(),
-            arrivals: args.arrivals.clone(),
-            save: args.save.clone(),
-            pictures: args.pictures.clone(),
-            duration: args
-                .seconds
-                .map(Duration::try_from_secs_f64)
-                .transpose()
-                .context("--seconds")?,
-            frames: args.frames,
-            in_flight: args.in_flight as usize,
-            mptcp: args.mptcp,
+            layers: args.layers,
+            encoding: args.encoding,
+            layers_unseen: args.layers_unseen,
+            poses: args.poses,
+            max_points: args.max_points as usize,
+            timeline: args.timeline,
+            save: args.common.save,
+            pictures: args.common.pictures,
+            duration,
+            frames: args.common.frames,
+            metrics: args.metrics,
+            ..Config::new(args.common.address, args.key.source())
         })
     }
 }
@@ -166,83 +196,16 @@ impl Config {
 /// Watches as the command line says, until its duration is over or a signal arrives: SIGINT,
 /// SIGTERM, or SIGHUP, which is sent when the terminal is closed.
 pub fn run(args: Args) -> anyhow::Result<()> {
-    let stop = hawser_service::stop_flag_of(&[SIGINT, SIGTERM, SIGHUP])?;
-    if args.push.push {
-        return run_push(&args, &stop);
-    }
-    let config = Config::from_args(&args)?;
-    let print = |summary: &Summary| match args.json {
-        true => hawser_service::print_json(&Pulled::from(summary)),
+    let stop = stop_flag()?;
+    let json = args.common.json;
+    let config = Config::from_args(args)?;
+    let print = |summary: &Summary| match json {
+        true => hawser_service::print_json(&Report::from(summary)),
         false => hawser_service::print(&format!("{summary}\n")),
     };
-    let summary = printed(watch(&config, &stop), print, |summary| summary.frames > 0)?;
-    if summary.frames_damaged > 0 {
-        bail!(
-            "{} frames differ from the captured ones",
-            summary.frames_damaged
-        );
-    }
-    if summary.protocol_errors > 0 {
-        bail!(
-            "{} violated the protocol {} times",
-            config.address,
-            summary.protocol_errors
-        );
-    }
-    if summary.frames == 0 {
-        bail!("no frame arrived from {}", config.address);
-    }
-    Ok(())
-}
-
-/// Returns the end of a viewing that begins now. One that is never reached is none.
-fn end_after(duration: Option<Duration>) -> Option<Instant> {
-    Instant::now().checked_add(duration?)
-}
-
-/// Prints the summary: if watching has failed, that of one that shows something.
-fn printed<S>(
-    watched: Result<S, Box<Failure<S>>>,
-    print: impl Fn(&S) -> anyhow::Result<bool>,
-    shows: impl Fn(&S) -> bool,
-) -> anyhow::Result<S>
-where
-    S: fmt::Debug + Send + Sync + 'static,
-{
-    let summary = match &watched {
-        Ok(summary) => Some(summary),
-        Err(failure) => failure.summary.as_ref().filter(|summary| shows(summary)),
-    };
-    if let Some(summary) = summary {
-        print(summary)?;
-    }
-    Ok(watched?)
-}
-
-fn run_push(args: &Args, stop: &AtomicBool) -> anyhow::Result<()> {
-    let key = args.push.key.source();
-    let key = key.context("--push needs --key or --track")?;
-    let common = Config::from_args(args)?;
-    let config = PushConfig {
-        layers: args.push.layers,
-        encoding: args.push.encoding,
-        layers_unseen: args.push.layers_unseen,
-        poses: args.push.poses.clone(),
-        max_points: args.push.max_points as usize,
-        metrics: args.push.metrics,
-        timeline: common.timeline,
-        save: common.save,
-        pictures: common.pictures,
-        duration: common.duration,
-        frames: common.frames,
-        ..PushConfig::new(common.address, key)
-    };
-    let watched = push::watch(&config, stop);
-    let print = |summary: &PushSummary| match args.json {
-        true => hawser_service::print_json(&Pushed::from(summary)),
-        false => hawser_service::print(&format!("{summary}\n")),
-    };
-    let summary = printed(watched, print, |summary| summary.decoded.frames > 0)?;
+    let summary = printed(watch(&config, &stop), print, |summary| {
+        summary.decoded.frames > 0
+    })?;
     let damaged = summary.decoded.damaged;
     if damaged.total() > 0 {
         bail!("frames: {damaged}");
@@ -258,87 +221,71 @@ fn run_push(args: &Args, stop: &AtomicBool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Watches until the configured duration or number of frames is reached or `stop` is set.
-/// Reconnects whenever the connection is lost.
+/// Watches until the configured duration or number of frames is reached or `stop` is set. Asks for a
+/// new session whenever one has ended.
 ///
-/// Fails only if a file cannot be written, at the end if others can be. Errors of the publisher are counted in
-/// the summary.
+/// # Errors
+/// If the address is not `HOST:PORT`, the key file is not valid, the controller does not let this node
+/// watch, or a file cannot be written: with the measurements, once watching has begun. What the
+/// publisher does wrong is counted in the summary.
 pub fn watch(config: &Config, stop: &AtomicBool) -> Result<Summary, Box<Failure<Summary>>> {
+    let watched = watch_and_record(config, stop)?;
+    Failure::unless_empty(watched.0, watched.1)
+}
+
+fn watch_and_record(
+    config: &Config,
+    stop: &AtomicBool,
+) -> anyhow::Result<(Summary, Vec<anyhow::Error>)> {
+    let key = Keyring::open(&config.key, TrackRole::Reader)?;
+    let mut publishers = PeerAddresses::parse(&config.address)?;
+    let clock = SteadyClock::start();
+    let (extents, known) = mpsc::channel();
+    let viewpoint = Viewpoint::open(config, clock.now(), known)?;
+    let recorder = Recorder::create(config)?;
+    let (to_decoder, work) = decode::work();
+    let decoded: Arc<Mutex<DecodedFrames>> = Arc::default();
+    let figures = config
+        .metrics
+        .map(|address| metrics::serve(address, &decoded));
+    let figures = figures.transpose()?;
+    let decoding = Decoding::new(
+        clock,
+        work,
+        recorder,
+        config.max_points,
+        Arc::clone(&decoded),
+        viewpoint.has_pose().then(|| Extents::new(extents)),
+    );
     let until = Until {
         stop,
         end: end_after(config.duration),
     };
-    let mut recorder = Recorder::create(config)?;
-    let mut pause = Pause::default();
-    while !until.should_stop() {
-        let frames_before = recorder.frames();
-        let ended = watch_once(config, &mut recorder, &until)?;
-        if recorder.frames() > frames_before {
-            pause = Pause::default();
-        }
-        let (address, wait) = (&config.address, pause.0);
-        match ended {
-            Ended::Stopped => break,
-            Ended::Protocol(error) => {
-                recorder.protocol_error();
-                tracing::error!(address, "{error}; reconnecting in {wait:?}");
+    let is_over = || {
+        until.should_stop()
+            || config
+                .frames
+                .is_some_and(|frames| decoded.lock().frames >= frames)
+    };
+    thread::scope(|scope| {
+        let decoding = scope.spawn(move || decoding.run());
+        let connected = publishers.find(is_over);
+        let opened = connected.map(|connected| {
+            Network::open(
+                clock, publishers, connected, key, viewpoint, to_decoder, figures,
+            )
+        });
+        let (mut received, watched) = match opened {
+            Some(Ok(mut network)) => {
+                let watched = network.run(is_over);
+                (network.finish(), watched)
             }
-            Ended::Lost(error) => {
-                tracing::warn!(address, "{error}; reconnecting in {wait:?}");
-            }
-        }
-        pause.wait(&until);
-    }
-    recorder.finish()
-}
-
-/// Watches over one connection.
-fn watch_once(
-    config: &Config,
-    recorder: &mut Recorder,
-    until: &Until<'_>,
-) -> anyhow::Result<Ended> {
-    match Connection::open(config) {
-        Ok(mut connection) => {
-            recorder.connected();
-            Ok(connection.watch(recorder, until))
-        }
-        Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
-            bail!("\"{}\" is not HOST:PORT: {error}", config.address);
-        }
-        Err(error) => Ok(Ended::Lost(error)),
-    }
-}
-
-/// The conditions under which watching stops.
-struct Until<'a> {
-    stop: &'a AtomicBool,
-    end: Option<Instant>,
-}
-
-impl Until<'_> {
-    fn should_stop(&self) -> bool {
-        self.stop.load(Relaxed) || self.end.is_some_and(|end| Instant::now() >= end)
-    }
-}
-
-/// The pause before reconnecting. It doubles after every connection that delivered no frame.
-struct Pause(Duration);
-
-impl Default for Pause {
-    fn default() -> Self {
-        Pause(Duration::from_millis(100))
-    }
-}
-
-impl Pause {
-    const MAX: Duration = Duration::from_secs(2);
-
-    fn wait(&mut self, until: &Until<'_>) {
-        let end = Instant::now() + self.0;
-        while Instant::now() < end && !until.should_stop() {
-            thread::sleep(Duration::from_millis(20));
-        }
-        self.0 = (self.0 * 2).min(Self::MAX);
-    }
+            Some(Err(error)) => (Received::default(), Err(error)),
+            None => (Received::default(), Ok(())),
+        };
+        let (recorded, mut errors) = decoding.join().expect("the decoder does not panic");
+        received.not_decoded += decoded.lock().passed_over;
+        errors.extend(watched.err());
+        Ok((Summary::new(received, recorded), errors))
+    })
 }

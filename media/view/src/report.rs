@@ -1,16 +1,15 @@
 //! The report of a viewing as one JSON object.
 
-use crate::push::PushSummary;
-use crate::summary::are_clocks_related;
+use crate::measured::are_clocks_related;
 use crate::{Drawn, Summary};
 use hawser_qoe::Qoe;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// The part that the reports of all viewings have.
+/// The part that the reports of both kinds of viewing have.
 #[derive(Debug, Serialize)]
-struct Measured {
+pub(crate) struct Measured {
     /// From the first frame to the end, or the last hour of it; `None` without frames.
     measured_s: Option<f64>,
     /// In this time. The delays are `None` where the clocks differ too much.
@@ -18,20 +17,9 @@ struct Measured {
     pictures: Option<Drawn>,
 }
 
-/// The report of a viewing by requests.
+/// The report of a viewing.
 #[derive(Debug, Serialize)]
-pub(crate) struct Pulled {
-    frames: u64,
-    frames_damaged: u64,
-    protocol_errors: u64,
-    connections: u64,
-    #[serde(flatten)]
-    measured: Measured,
-}
-
-/// The report of a viewing of what is pushed.
-#[derive(Debug, Serialize)]
-pub(crate) struct Pushed {
+pub(crate) struct Report {
     frames: u64,
     frames_whole: u64,
     frames_without_refinement: u64,
@@ -76,7 +64,7 @@ struct LookedAt {
 }
 
 impl Measured {
-    fn of(qoe: Option<&(Duration, Qoe)>, pictures: Option<Drawn>) -> Self {
+    pub(crate) fn of(qoe: Option<&(Duration, Qoe)>, pictures: Option<Drawn>) -> Self {
         let mut measured = qoe.map(|(_, qoe)| qoe.clone());
         if let Some(qoe) = &mut measured
             && !are_clocks_related(qoe.frame_delay_p50_ms)
@@ -93,23 +81,11 @@ impl Measured {
     }
 }
 
-impl From<&Summary> for Pulled {
+impl From<&Summary> for Report {
     fn from(summary: &Summary) -> Self {
-        Pulled {
-            frames: summary.frames,
-            frames_damaged: summary.frames_damaged,
-            protocol_errors: summary.protocol_errors,
-            connections: summary.connections,
-            measured: Measured::of(summary.qoe.as_ref(), summary.pictures),
-        }
-    }
-}
-
-impl From<&PushSummary> for Pushed {
-    fn from(summary: &PushSummary) -> Self {
-        let PushSummary { received, decoded } = summary;
+        let Summary { received, decoded } = summary;
         let times = |times: Option<(f64, f64)>| times.map(|(mean, p99)| Times { mean, p99 });
-        Pushed {
+        Report {
             frames: decoded.frames,
             frames_whole: received.frames.whole,
             frames_without_refinement: received.frames.reduced,
@@ -145,9 +121,9 @@ impl From<&PushSummary> for Pushed {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::push::{Damaged, Decoded, Received};
+    use crate::{Damaged, Decoded, Received};
     use hawser_objects::FrameStats;
-    use serde_json::{Value, json};
+    use serde_json::json;
 
     fn qoe(delay_ms: f64) -> Option<(Duration, Qoe)> {
         let qoe = Qoe {
@@ -164,33 +140,9 @@ mod tests {
         Some((Duration::from_millis(1500), qoe))
     }
 
-    fn pulled(summary: &Summary) -> Value {
-        serde_json::to_value(Pulled::from(summary)).unwrap()
-    }
-
-    #[test]
-    fn a_report_of_requests_has_a_delay_if_the_clocks_agree() {
-        let mut summary = Summary {
-            frames: 45,
-            frames_damaged: 0,
-            protocol_errors: 0,
-            connections: 1,
-            qoe: qoe(40.0),
-            pictures: None,
-        };
-        let report = pulled(&summary);
-        assert_eq!(report["measured_s"], 1.5);
-        assert_eq!(report["qoe"]["frame_delay_p50_ms"], 40.0);
-        assert_eq!(report["pictures"], Value::Null);
-        summary.qoe = qoe(7_200_000.0);
-        assert_eq!(pulled(&summary)["qoe"]["frame_delay_p50_ms"], Value::Null);
-        summary.qoe = None;
-        assert_eq!(pulled(&summary)["qoe"], Value::Null);
-    }
-
     #[test]
     fn a_report_of_pushed_frames_has_what_the_text_has() {
-        let summary = PushSummary {
+        let summary = Summary {
             received: Received {
                 packets: 900,
                 longest: 1190,
@@ -213,7 +165,7 @@ mod tests {
                 pictures: None,
             },
         };
-        let report = serde_json::to_value(Pushed::from(&summary)).unwrap();
+        let report = serde_json::to_value(Report::from(&summary)).unwrap();
         assert_eq!(report["frames_without_refinement"], 44);
         assert_eq!(report["frames_damaged"]["invalid"], 1);
         assert_eq!(report["datagrams_refused"]["forged"], 0);

@@ -4,9 +4,9 @@
 mod machines;
 
 use hawser_congestion::Bounds;
-use hawser_publish::push::{PushConfig, PushPublisher, PushReport};
+use hawser_publish::{Config, Publisher, Report};
 use hawser_units::Bitrate;
-use hawser_view::push::{self, PushSummary};
+use hawser_view::Summary;
 use machines::{Broadcast, Machines};
 use std::fs;
 use std::path::Path;
@@ -27,17 +27,17 @@ fn machines_with(discipline: &str) -> Machines {
 fn run(
     machines: &Machines,
     broadcast: &Broadcast,
-    config: &PushConfig,
+    config: &Config,
     (viewers, frames): (usize, u64),
-) -> (PushReport, Vec<PushSummary>) {
-    let open = || PushPublisher::open(config).unwrap();
+) -> (Report, Vec<Summary>) {
+    let open = || Publisher::open(config).unwrap();
     let publisher = machines.publisher.run(open).unwrap();
-    let viewer = push::PushConfig {
+    let viewer = hawser_view::Config {
         frames: Some(frames),
         ..broadcast.viewer(&publisher)
     };
     let stop = AtomicBool::new(false);
-    let watch = || push::watch(&viewer, &AtomicBool::new(false)).unwrap();
+    let watch = || hawser_view::watch(&viewer, &AtomicBool::new(false)).unwrap();
     thread::scope(|scope| {
         let publishing = scope.spawn(|| publisher.run(&stop).unwrap());
         let start = |_| scope.spawn(|| machines.viewer.run(watch).unwrap());
@@ -67,7 +67,7 @@ fn the_kernel_paces_where_it_obeys_and_frames_arrive_whole() {
     for (discipline, kernel_paced) in [("pfifo", "0"), ("fq", "1")] {
         let machines = machines_with(discipline);
         let broadcast = Broadcast::new();
-        let config = PushConfig {
+        let config = Config {
             stats: Some(broadcast.path("stats.csv")),
             ..broadcast.publisher(3000)
         };
@@ -98,7 +98,7 @@ fn several_viewers_share_a_full_send_buffer() {
     let before = fs::read_to_string(most).unwrap();
     fs::write(most, "8192").unwrap();
     let broadcast = Broadcast::new();
-    let config = PushConfig {
+    let config = Config {
         bounds: Bounds::new(rate, rate, rate),
         ..broadcast.publisher(1000)
     };

@@ -41,7 +41,7 @@ fn hawser() -> Command {
     let media = hawser_media::Args::augment_args(Command::new("media"));
     let parts = [
         (&agent, &["status", "enrol"][..]),
-        (&media, &["publish", "relay", "view"]),
+        (&media, &["publish", "relay", "view", "serve", "fetch"]),
     ];
     let mut commands = vec![
         hawser_controller::Args::augment_args(Command::new("controller")),

@@ -6,7 +6,7 @@ use super::scenario::{Coder, Rate, Scenario};
 use anyhow::Result;
 use hawser_cloud::Cloud;
 use hawser_codec::{Decoder, FrameDecoder};
-use hawser_publish::push::{CodecName, Encoders};
+use hawser_publish::{CodecName, Encoders};
 use hawser_recording::Frame;
 use hawser_units::ByteSize;
 use std::collections::BTreeMap;

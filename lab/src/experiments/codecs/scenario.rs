@@ -2,7 +2,7 @@
 
 use crate::recordings;
 use anyhow::{Context, Result};
-use hawser_publish::push::CodecName;
+use hawser_publish::CodecName;
 use hawser_recording::{Recording, data_dir};
 use hawser_units::Bitrate;
 use std::fmt;

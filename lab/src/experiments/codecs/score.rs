@@ -5,7 +5,7 @@ use super::scenario::{Coder, Rate, Scenario};
 use super::trial::Outcome;
 use crate::summary::{Case, Metrics, mean, quantile};
 use crate::vmaf;
-use hawser_publish::push::CodecName;
+use hawser_publish::CodecName;
 use std::time::Duration;
 
 /// The score of VMAF at which rates are compared.

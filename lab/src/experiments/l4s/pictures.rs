@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 use hawser_cloud::{Cloud, Image, Level};
 use hawser_codec::{Decoder, FrameDecoder};
 use hawser_packets::media::DEFAULT_DATAGRAM;
-use hawser_publish::push::{CodecName, Encoders, payload};
+use hawser_publish::{CodecName, Encoders, payload};
 use hawser_recording::{Frame as Captured, Recording};
 use std::ops::Range;
 use std::path::Path;

@@ -21,8 +21,8 @@ pub(super) fn write(
     });
     let report = Report {
         title: "A pushed volumetric stream beside the kernel's TCP".to_owned(),
-        intro: "hawser publish --push sends the synthetic performer (60,000 points) as chunks at 25 frames per second through a bottleneck of 40 Mb/s with \
-                DualPI2 and 10 ms in each direction, to hawser view --push. All in real time, on one machine. The shaded \
+        intro: "hawser publish sends the synthetic performer (60,000 points) as chunks at 25 frames per second through a bottleneck of 40 Mb/s with \
+                DualPI2 and 10 ms in each direction, to hawser view. All in real time, on one machine. The shaded \
                 time is measured."
             .to_owned(),
         highlights: highlights(summary),

@@ -5,7 +5,7 @@ use crate::record::read_table;
 use crate::summary::{Case, Metrics, mean, quantile};
 use anyhow::Result;
 use hawser_testbed::push::PushLogs;
-use hawser_view::push::PushRow;
+use hawser_view::Row as PushRow;
 use serde::Deserialize;
 
 /// A line of the publisher's table of encoded frames.

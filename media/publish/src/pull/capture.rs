@@ -1,7 +1,8 @@
+use super::Config;
+use super::server::{Counters, Server};
+use crate::common::with_data_dir;
 use crate::lines::Lines;
-use crate::server::{Counters, Server};
 use crate::ticks::Ticks;
-use crate::{Config, with_data_dir};
 use anyhow::Context;
 use hawser_cloud::{Cloud, Digest, Level};
 use hawser_codec::pull::FrameHeader;

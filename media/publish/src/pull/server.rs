@@ -1,5 +1,5 @@
-use crate::mailbox::{Mailbox, TooManyRequests};
-use crate::transport;
+use super::mailbox::{Mailbox, TooManyRequests};
+use super::transport;
 use hawser_codec::pull::{self, PullError, REQUEST_BYTES};
 use std::io::{self, BufReader, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};

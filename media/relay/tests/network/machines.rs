@@ -1,12 +1,12 @@
 //! A publisher, relays in a chain, and two networks of viewers, in network namespaces.
 
 use crate::process;
-use hawser_publish::push::{PushConfig, PushPublisher};
+use hawser_publish::{Config, Publisher};
 use hawser_recording::{Recording, Source, Synthetic};
 use hawser_relay::status::Status;
 use hawser_testbed::netns::Namespace;
 use hawser_testbed::process::Process;
-use hawser_view::push::{self, PushRow, PushSummary};
+use hawser_view::{Row, Summary};
 use std::fs;
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
@@ -125,13 +125,13 @@ impl Machines {
             points: 6000,
             seconds: 1.0,
         });
-        let config = PushConfig {
+        let config = Config {
             fps: 30.0,
             has_small,
             listen: publisher(person).parse().unwrap(),
-            ..PushConfig::new(Recording { fps: 30.0, source }, self.path("media.key"))
+            ..Config::new(Recording { fps: 30.0, source }, self.path("media.key"))
         };
-        let open = || PushPublisher::open(&config).unwrap();
+        let open = || Publisher::open(&config).unwrap();
         let publisher = self.publisher.run(open).unwrap();
         scope.spawn(move || {
             publisher.run(stop).unwrap();
@@ -203,7 +203,7 @@ impl Machines {
         viewer: &str,
         person: usize,
         stop: &'s AtomicBool,
-    ) -> ScopedJoinHandle<'s, PushSummary> {
+    ) -> ScopedJoinHandle<'s, Summary> {
         self.watch_at(
             scope,
             viewer,
@@ -221,7 +221,7 @@ impl Machines {
         person: usize,
         poses: &str,
         stop: &'s AtomicBool,
-    ) -> ScopedJoinHandle<'s, PushSummary> {
+    ) -> ScopedJoinHandle<'s, Summary> {
         let file = self.path(&format!("poses-{viewer}.csv"));
         fs::write(&file, poses).unwrap();
         let at = (Place::Far, Self::room_address(person));
@@ -280,7 +280,7 @@ impl Machines {
         viewer: &str,
         place: Place,
         stop: &'s AtomicBool,
-    ) -> ScopedJoinHandle<'s, PushSummary> {
+    ) -> ScopedJoinHandle<'s, Summary> {
         let address = self.address(self.relays.len() - 1);
         self.watch_at(scope, viewer, (place, address), None, stop)
     }
@@ -292,18 +292,18 @@ impl Machines {
         (place, address): (Place, String),
         poses: Option<PathBuf>,
         stop: &'s AtomicBool,
-    ) -> ScopedJoinHandle<'s, PushSummary> {
-        let config = push::PushConfig {
+    ) -> ScopedJoinHandle<'s, Summary> {
+        let config = hawser_view::Config {
             timeline: Some(self.timeline(viewer)),
             poses,
-            ..push::PushConfig::new(address, self.path("media.key"))
+            ..hawser_view::Config::new(address, self.path("media.key"))
         };
         scope.spawn(move || {
             let namespace = match place {
                 Place::Near => &self.viewers,
                 Place::Far => &self.far,
             };
-            let watch = || push::watch(&config, stop).unwrap();
+            let watch = || hawser_view::watch(&config, stop).unwrap();
             namespace.run(watch).unwrap()
         })
     }
@@ -316,7 +316,7 @@ impl Machines {
     }
 
     /// Returns the frames that a viewer has shown.
-    pub(crate) fn rows(&self, viewer: &str) -> Vec<PushRow> {
+    pub(crate) fn rows(&self, viewer: &str) -> Vec<Row> {
         let mut reader = csv::Reader::from_path(self.timeline(viewer)).unwrap();
         reader.deserialize().map(Result::unwrap).collect()
     }

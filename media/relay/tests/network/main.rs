@@ -6,7 +6,7 @@ mod process;
 
 use hawser_relay::status::{Counts, Status};
 use hawser_testbed::process::Process;
-use hawser_view::push::{PushRow, PushSummary};
+use hawser_view::{Row, Summary};
 use machines::{FAR, Machines, PUBLISHER, Place, SetOnDrop};
 use std::net::UdpSocket;
 use std::process::Command;
@@ -164,7 +164,7 @@ fn relays_in_a_chain_pass_every_frame_on() {
 
 /// Runs a viewer over each link of the last relay until the near one has 300 frames. Returns their
 /// summaries, and the relay's status at that time.
-fn watch_near_and_far(machines: &Machines, has_small: bool) -> (PushSummary, PushSummary, Status) {
+fn watch_near_and_far(machines: &Machines, has_small: bool) -> (Summary, Summary, Status) {
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
         let _stop = SetOnDrop(&stop);
@@ -288,10 +288,10 @@ fn in_a_room_the_viewed_person_gets_the_rest_of_the_path() {
         end(relay);
 
         let rows = ["first", "second"].map(|name| machines.rows(name));
-        let runs = |rows: &[PushRow]| {
-            let kind = |row: &PushRow| (row.is_looked_at, row.layers, row.is_whole);
+        let runs = |rows: &[Row]| {
+            let kind = |row: &Row| (row.is_looked_at, row.layers, row.is_whole);
             let runs = rows.chunk_by(|one, next| kind(one) == kind(next));
-            let seconds = |row: &PushRow| (row.decoded_ns as f64 - turned as f64) / 1e9;
+            let seconds = |row: &Row| (row.decoded_ns as f64 - turned as f64) / 1e9;
             runs.map(|run| (seconds(&run[0]), run.len(), kind(&run[0])))
                 .collect::<Vec<_>>()
         };
@@ -304,7 +304,7 @@ fn in_a_room_the_viewed_person_gets_the_rest_of_the_path() {
                 .filter(|row| within.contains(&row.decoded_ns))
                 .collect();
             assert!(rows.len() > 90, "{}: {all:?}", rows.len());
-            let has_all = |row: &&&PushRow| row.is_whole && row.layers == layers;
+            let has_all = |row: &&&Row| row.is_whole && row.layers == layers;
             rows.iter().filter(has_all).count() as f64 / rows.len() as f64
         };
         let (before, after) = (turned - 4_000_000_000, turned + 2_000_000_000);

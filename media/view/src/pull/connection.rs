@@ -1,5 +1,6 @@
-use crate::recorder::{Delivery, Recorder};
-use crate::{Config, Until};
+use super::Config;
+use super::recorder::{Delivery, Recorder};
+use crate::until::Until;
 use hawser_codec::pull::{FrameHeader, HEADER_BYTES, PullError, REQUEST};
 use hawser_codec::{DecodeError, ZstdDecoder};
 use hawser_io::clock::unix_ns;
@@ -222,7 +223,7 @@ impl Connection {
         if silence >= SAY_AFTER && self.last_frame.is_none() && !self.has_said {
             self.has_said = true;
             tracing::warn!(
-                "the publisher has accepted the connection, and sends no frame: is it one of hawser publish without --push? \
+                "the publisher has accepted the connection, and sends no frame: is it one of `hawser serve`, and not of `hawser publish`? \
                  Waiting up to {limit} s for the first frame, then connecting again"
             );
         }

@@ -1,9 +1,10 @@
+use super::timeline::{Arrival, Row};
+use super::{Config, Summary};
+use crate::Failure;
 use crate::failure::attempt;
 use crate::files::Files;
-use crate::summary::{self, CaptureInterval};
+use crate::measured::{self, CaptureInterval, SUMMARISED};
 use crate::table::Table;
-use crate::timeline::{Arrival, Row};
-use crate::{Config, Failure, Summary};
 use hawser_cloud::Cloud;
 use hawser_codec::pull::FrameHeader;
 use hawser_io::clock::unix_ns;
@@ -19,9 +20,6 @@ pub(crate) struct Delivery<'a> {
     pub(crate) received_ns: u64,
     pub(crate) decoded_ns: u64,
 }
-
-/// The number of newest frames of which the times are summarised: an hour of 30 frames per second.
-pub(crate) const SUMMARISED: usize = 108_000;
 
 /// Records received frames and bytes.
 pub(crate) struct Recorder {
@@ -133,7 +131,7 @@ impl Recorder {
             frames_damaged: self.damaged,
             protocol_errors: self.protocol_errors,
             connections: self.connections,
-            qoe: summary::measure(self.frames.make_contiguous(), end, self.interval.get()),
+            qoe: measured::measure(self.frames.make_contiguous(), end, self.interval.get()),
             pictures,
         };
         Failure::unless_empty(summary, errors)

@@ -1,8 +1,8 @@
 //! A viewer at the end of a path that drops long packets and says so to nobody.
 
 use crate::machines::{Broadcast, Machines};
-use hawser_publish::push::PushPublisher;
-use hawser_view::push::{self, PushRow};
+use hawser_publish::Publisher;
+use hawser_view::Row;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
@@ -17,7 +17,7 @@ fn newest_are_whole(timeline: &Path) -> bool {
         return false;
     };
     // The last row may be incomplete.
-    let rows: Vec<PushRow> = table.deserialize().map_while(Result::ok).collect();
+    let rows: Vec<Row> = table.deserialize().map_while(Result::ok).collect();
     rows.len() >= WHOLE && rows.iter().rev().take(WHOLE).all(|row| row.is_whole)
 }
 
@@ -27,9 +27,9 @@ fn refinements_arrive_over_a_path_that_drops_long_packets() {
         let machines = Machines::create(&format!("narrow-{mtu}"));
         let broadcast = Broadcast::new();
         let timeline = broadcast.path("timeline.csv");
-        let open = || PushPublisher::open(&broadcast.publisher(20_000)).unwrap();
+        let open = || Publisher::open(&broadcast.publisher(20_000)).unwrap();
         let publisher = machines.publisher.run(open).unwrap();
-        let viewer = push::PushConfig {
+        let viewer = hawser_view::Config {
             timeline: Some(timeline.clone()),
             ..broadcast.viewer(&publisher)
         };
@@ -42,7 +42,7 @@ fn refinements_arrive_over_a_path_that_drops_long_packets() {
         let (fits, summary) = thread::scope(|scope| {
             let publishing = scope.spawn(|| publisher.run(&stop).unwrap());
             let watching = scope.spawn(|| {
-                let watch = || push::watch(&viewer, &stop_viewer).unwrap();
+                let watch = || hawser_view::watch(&viewer, &stop_viewer).unwrap();
                 machines.viewer.run(watch).unwrap()
             });
             let mut fits = false;

@@ -1,8 +1,7 @@
 //! A viewer whose own address changes.
 
 use crate::machines::{Broadcast, Machines};
-use hawser_publish::push::PushPublisher;
-use hawser_view::push;
+use hawser_publish::Publisher;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
@@ -23,9 +22,9 @@ fn a_viewer_goes_on_at_another_address() {
     let machines = Machines::create("roaming");
     let broadcast = Broadcast::new();
     let timeline = broadcast.path("timeline.csv");
-    let open = || PushPublisher::open(&broadcast.publisher(3000)).unwrap();
+    let open = || Publisher::open(&broadcast.publisher(3000)).unwrap();
     let publisher = machines.publisher.run(open).unwrap();
-    let viewer = push::PushConfig {
+    let viewer = hawser_view::Config {
         timeline: Some(timeline.clone()),
         ..broadcast.viewer(&publisher)
     };
@@ -38,7 +37,7 @@ fn a_viewer_goes_on_at_another_address() {
     let (summary, report) = thread::scope(|scope| {
         let publishing = scope.spawn(|| publisher.run(&stop).unwrap());
         let watching = scope.spawn(|| {
-            let watch = || push::watch(&viewer, &stop_viewer).unwrap();
+            let watch = || hawser_view::watch(&viewer, &stop_viewer).unwrap();
             machines.viewer.run(watch).unwrap()
         });
         wait_for(30);
@@ -67,9 +66,9 @@ fn a_viewer_goes_on_at_another_address() {
 fn a_viewer_waits_for_a_route_to_the_publisher() {
     let machines = Machines::create("early");
     let broadcast = Broadcast::new();
-    let open = || PushPublisher::open(&broadcast.publisher(3000)).unwrap();
+    let open = || Publisher::open(&broadcast.publisher(3000)).unwrap();
     let publisher = machines.publisher.run(open).unwrap();
-    let viewer = push::PushConfig {
+    let viewer = hawser_view::Config {
         frames: Some(10),
         ..broadcast.viewer(&publisher)
     };
@@ -81,7 +80,7 @@ fn a_viewer_waits_for_a_route_to_the_publisher() {
     let summary = thread::scope(|scope| {
         let publishing = scope.spawn(|| publisher.run(&stop).unwrap());
         let watching = scope.spawn(|| {
-            let watch = || push::watch(&viewer, &AtomicBool::new(false)).unwrap();
+            let watch = || hawser_view::watch(&viewer, &AtomicBool::new(false)).unwrap();
             machines.viewer.run(watch).unwrap()
         });
         // Whether the viewer has begun by then cannot be seen.

@@ -2,7 +2,7 @@
 //! rows than the file has lines.
 
 use crate::mutation::{changed, changes};
-use hawser_view::timeline;
+use hawser_view::pull::timeline;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;

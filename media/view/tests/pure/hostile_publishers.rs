@@ -3,7 +3,7 @@
 use hawser_cloud::{Digest, Level, Performer};
 use hawser_codec::pull::{FrameHeader, REQUEST};
 use hawser_codec::{Codec, ZstdEncoder};
-use hawser_view::{Config, Summary, watch};
+use hawser_view::pull::{Config, Summary, watch};
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener};
 use std::sync::atomic::AtomicBool;

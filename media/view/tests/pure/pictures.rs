@@ -1,9 +1,10 @@
 //! The pictures of a stream on the loopback interface.
 
 use hawser_cloud::Level;
-use hawser_publish::Publisher;
+use hawser_publish::pull::Publisher;
 use hawser_recording::{Recording, Source, Synthetic};
-use hawser_view::{Config, Pictures, timeline, watch};
+use hawser_view::Pictures;
+use hawser_view::pull::{Config, timeline, watch};
 use std::fs::File;
 use std::io::BufReader;
 use std::path::Path;
@@ -20,11 +21,11 @@ fn publisher() -> Publisher {
             seconds: 1.0,
         }),
     };
-    let config = hawser_publish::Config {
+    let config = hawser_publish::pull::Config {
         fps: 20.0,
         listen: "127.0.0.1:0".parse().unwrap(),
         congestion: "cubic".to_owned(),
-        ..hawser_publish::Config::new(performance, Level::Nfov)
+        ..hawser_publish::pull::Config::new(performance, Level::Nfov)
     };
     Publisher::open(&config).unwrap()
 }

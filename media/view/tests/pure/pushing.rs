@@ -1,10 +1,10 @@
 //! A viewer to whom a publisher pushes, on the loopback interface.
 
 use hawser_cloud::ply;
-use hawser_publish::push::{CodecName, PushConfig, PushPublisher, PushReport};
+use hawser_publish::{CodecName, Config, Publisher, Report};
 use hawser_recording::{Recording, Source, Synthetic};
 use hawser_view::Pictures;
-use hawser_view::push::{self, PushRow, PushSummary};
+use hawser_view::{Row, Summary};
 use parking_lot::Mutex;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -70,14 +70,14 @@ impl Broadcast {
         path
     }
 
-    fn publisher_config(&self) -> PushConfig {
-        PushConfig {
+    fn publisher_config(&self) -> Config {
+        Config {
             codec: self.codec,
             fps: 60.0,
             listen: self.listen,
             log: Some(self.path("frames.csv")),
             stats: Some(self.path("stats.csv")),
-            ..PushConfig::new(small_performance(), self.path("media.key"))
+            ..Config::new(small_performance(), self.path("media.key"))
         }
     }
 
@@ -86,18 +86,18 @@ impl Broadcast {
     }
 
     fn publish_recording(&self, recording: Recording) -> Publishing {
-        let config = PushConfig {
+        let config = Config {
             recording,
             ..self.publisher_config()
         };
-        Publishing::start(PushPublisher::open(&config).unwrap())
+        Publishing::start(Publisher::open(&config).unwrap())
     }
 
-    fn viewer_config(&self, publisher: SocketAddr) -> push::PushConfig {
-        push::PushConfig {
+    fn viewer_config(&self, publisher: SocketAddr) -> hawser_view::Config {
+        hawser_view::Config {
             frames: Some(30),
             duration: Some(Duration::from_secs(20)),
-            ..push::PushConfig::new(publisher.to_string(), self.path("media.key"))
+            ..hawser_view::Config::new(publisher.to_string(), self.path("media.key"))
         }
     }
 }
@@ -106,11 +106,11 @@ impl Broadcast {
 struct Publishing {
     address: SocketAddr,
     stop: Arc<AtomicBool>,
-    thread: JoinHandle<PushReport>,
+    thread: JoinHandle<Report>,
 }
 
 impl Publishing {
-    fn start(publisher: PushPublisher) -> Self {
+    fn start(publisher: Publisher) -> Self {
         let (address, stop) = (publisher.address(), Arc::new(AtomicBool::new(false)));
         let thread = thread::spawn({
             let stop = Arc::clone(&stop);
@@ -123,7 +123,7 @@ impl Publishing {
         }
     }
 
-    fn stop(self) -> PushReport {
+    fn stop(self) -> Report {
         self.stop.store(true, Relaxed);
         self.thread.join().unwrap()
     }
@@ -215,8 +215,8 @@ fn wait_for_frames(timeline: &Path, count: usize) {
     }
 }
 
-fn watch(config: &push::PushConfig) -> PushSummary {
-    push::watch(config, &AtomicBool::new(false)).unwrap()
+fn watch(config: &hawser_view::Config) -> Summary {
+    hawser_view::watch(config, &AtomicBool::new(false)).unwrap()
 }
 
 fn lines(path: &Path) -> usize {
@@ -227,7 +227,7 @@ fn lines(path: &Path) -> usize {
 fn frames_arrive_whole_and_in_time_and_files_tell_of_them() {
     let broadcast = Broadcast::new();
     let publishing = broadcast.publish();
-    let config = push::PushConfig {
+    let config = hawser_view::Config {
         timeline: Some(broadcast.path("timeline.csv")),
         save: Some(broadcast.path("saved")),
         ..broadcast.viewer_config(publishing.address)
@@ -246,7 +246,7 @@ fn frames_arrive_whole_and_in_time_and_files_tell_of_them() {
     assert!(qoe.frame_delay_p50_ms.unwrap() < 100.0, "{summary}");
 
     let mut rows = csv::Reader::from_path(broadcast.path("timeline.csv")).unwrap();
-    let rows: Vec<PushRow> = rows.deserialize().map(Result::unwrap).collect();
+    let rows: Vec<Row> = rows.deserialize().map(Result::unwrap).collect();
     assert_eq!(rows.len() as u64, summary.decoded.frames);
     for row in &rows {
         // A whole millisecond, and the relation of the clocks, are what the time of capture may miss.
@@ -269,13 +269,13 @@ fn frames_arrive_whole_and_in_time_and_files_tell_of_them() {
 
 /// Watches from in front of the performer, and the other way from the second second to the fourth. Returns
 /// the frames, in runs of those that are looked at and those that are not.
-fn watch_and_turn_away(layers_unseen: u8) -> (PushSummary, Vec<Vec<PushRow>>) {
+fn watch_and_turn_away(layers_unseen: u8) -> (Summary, Vec<Vec<Row>>) {
     let broadcast = Broadcast::new();
     let publishing = broadcast.publish();
     let poses = "time_s,x,y,z,yaw,pitch\n0,0,1.2,2,0,0\n1.9,0,1.2,2,0,0\n2,0,1.2,2,180,0\n\
                  3.9,0,1.2,2,180,0\n4,0,1.2,2,0,0\n";
     fs::write(broadcast.path("poses.csv"), poses).unwrap();
-    let config = push::PushConfig {
+    let config = hawser_view::Config {
         layers_unseen,
         poses: Some(broadcast.path("poses.csv")),
         timeline: Some(broadcast.path("timeline.csv")),
@@ -289,9 +289,9 @@ fn watch_and_turn_away(layers_unseen: u8) -> (PushSummary, Vec<Vec<PushRow>>) {
     assert_eq!(looked.changes, 2, "{summary}");
     assert!(looked.away > Duration::from_secs(1), "{summary}");
     let mut rows = csv::Reader::from_path(broadcast.path("timeline.csv")).unwrap();
-    let rows: Vec<PushRow> = rows.deserialize().map(Result::unwrap).collect();
+    let rows: Vec<Row> = rows.deserialize().map(Result::unwrap).collect();
     let runs = rows.chunk_by(|one, next| one.is_looked_at == next.is_looked_at);
-    (summary, runs.map(<[PushRow]>::to_vec).collect())
+    (summary, runs.map(<[Row]>::to_vec).collect())
 }
 
 #[test]
@@ -300,7 +300,7 @@ fn a_viewer_who_turns_away_gets_the_base_until_he_looks_again() {
     let looked: Vec<bool> = runs.iter().map(|run| run[0].is_looked_at).collect();
     assert_eq!(looked, [true, false, true], "{summary}");
     for (run, layers) in runs.iter().zip([2, 1, 2]) {
-        let has_all = |row: &&PushRow| row.layers == layers && row.is_whole;
+        let has_all = |row: &&Row| row.layers == layers && row.is_whole;
         let whole = run.iter().filter(has_all).count();
         assert!(
             10 * whole > 9 * run.len(),
@@ -355,7 +355,7 @@ fn one_with_another_key_gets_nothing_and_is_counted() {
     let broadcast = Broadcast::new();
     let publishing = broadcast.publish();
     let stranger = Broadcast::new();
-    let config = push::PushConfig {
+    let config = hawser_view::Config {
         duration: Some(Duration::from_millis(1500)),
         ..stranger.viewer_config(publishing.address)
     };
@@ -371,7 +371,7 @@ fn a_viewer_goes_on_when_the_publisher_starts_again() {
     let mut broadcast = Broadcast::new();
     let publishing = broadcast.publish();
     broadcast.listen = publishing.address;
-    let config = push::PushConfig {
+    let config = hawser_view::Config {
         frames: Some(200),
         timeline: Some(broadcast.path("timeline.csv")),
         ..broadcast.viewer_config(publishing.address)
@@ -391,7 +391,7 @@ fn a_viewer_reconnects_soon_after_the_publisher_restarts() {
     let broadcast = Broadcast::new();
     let publishing = broadcast.publish();
     let relay = Relay::start(publishing.address);
-    let config = push::PushConfig {
+    let config = hawser_view::Config {
         frames: Some(200),
         timeline: Some(broadcast.path("timeline.csv")),
         ..broadcast.viewer_config(relay.address)
@@ -417,7 +417,7 @@ fn a_viewer_reconnects_soon_after_the_publisher_restarts() {
 #[test]
 fn a_publisher_whose_tables_find_no_room_goes_on_and_reports() {
     let broadcast = Broadcast::new();
-    let publisher = PushPublisher::open(&PushConfig {
+    let publisher = Publisher::open(&Config {
         log: Some(broadcast.file_of_one_line("log.csv")),
         stats: Some(broadcast.file_of_one_line("stats.csv")),
         ..broadcast.publisher_config()
@@ -443,7 +443,7 @@ fn a_viewer_whose_files_find_no_room_goes_on_and_reports() {
     let broadcast = Broadcast::new();
     let publishing = broadcast.publish();
     let saved = broadcast.path("saved");
-    let config = push::PushConfig {
+    let config = hawser_view::Config {
         timeline: Some(broadcast.file_of_one_line("timeline.csv")),
         save: Some(saved.clone()),
         pictures: Pictures {
@@ -465,7 +465,7 @@ fn a_viewer_whose_files_find_no_room_goes_on_and_reports() {
             let _ = fs::remove_dir_all(&saved);
         }
     });
-    let failure = push::watch(&config, &AtomicBool::new(false)).unwrap_err();
+    let failure = hawser_view::watch(&config, &AtomicBool::new(false)).unwrap_err();
     ended.store(true, Relaxed);
     removing.join().unwrap();
     publishing.stop();
@@ -503,7 +503,7 @@ fn two_viewers_have_a_flow_each() {
     let broadcast = Broadcast::new();
     let publishing = broadcast.publish();
     let config = broadcast.viewer_config(publishing.address);
-    let summaries: Vec<PushSummary> = thread::scope(|scope| {
+    let summaries: Vec<Summary> = thread::scope(|scope| {
         let viewers = [(); 2].map(|()| scope.spawn(|| watch(&config)));
         viewers.into_iter().map(|v| v.join().unwrap()).collect()
     });
@@ -517,27 +517,27 @@ fn two_viewers_have_a_flow_each() {
 #[test]
 fn what_cannot_be_published_or_watched_is_said_at_the_start() {
     let broadcast = Broadcast::new();
-    let views = PushConfig {
+    let views = Config {
         codec: CodecName::Rgbd,
         ..broadcast.publisher_config()
     };
-    let error = |config: &PushConfig| format!("{:#}", PushPublisher::open(config).err().unwrap());
+    let error = |config: &Config| format!("{:#}", Publisher::open(config).err().unwrap());
     assert!(error(&views).contains("use chunks"));
-    let keyless = PushConfig {
+    let keyless = Config {
         key: broadcast.path("missing.key").into(),
         ..broadcast.publisher_config()
     };
     assert!(error(&keyless).contains("missing.key"));
     let publishing = broadcast.publish();
-    let taken = PushConfig {
+    let taken = Config {
         listen: publishing.address,
         ..broadcast.publisher_config()
     };
     assert!(error(&taken).contains("cannot listen"));
     publishing.stop();
 
-    let nowhere = push::PushConfig::new("nowhere", broadcast.path("media.key"));
-    let error = push::watch(&nowhere, &AtomicBool::new(false)).unwrap_err();
+    let nowhere = hawser_view::Config::new("nowhere", broadcast.path("media.key"));
+    let error = hawser_view::watch(&nowhere, &AtomicBool::new(false)).unwrap_err();
     assert!(format!("{error:#}").contains("HOST:PORT"), "{error:#}");
 }
 
@@ -565,7 +565,7 @@ fn value(page: &str, sample: &str) -> f64 {
 fn metrics_of_both_ends_follow_the_stream() {
     let broadcast = Broadcast::new();
     let loopback: SocketAddr = "127.0.0.1:0".parse().unwrap();
-    let publisher = PushPublisher::open(&PushConfig {
+    let publisher = Publisher::open(&Config {
         metrics: Some(loopback),
         ..broadcast.publisher_config()
     });
@@ -573,7 +573,7 @@ fn metrics_of_both_ends_follow_the_stream() {
     let of_publisher = publisher.metrics_address().unwrap();
     let publishing = Publishing::start(publisher);
     let of_viewer = TcpListener::bind(loopback).unwrap().local_addr().unwrap();
-    let config = push::PushConfig {
+    let config = hawser_view::Config {
         metrics: Some(of_viewer),
         frames: None,
         ..broadcast.viewer_config(publishing.address)
@@ -581,7 +581,7 @@ fn metrics_of_both_ends_follow_the_stream() {
     let stop = Arc::new(AtomicBool::new(false));
     let viewer = thread::spawn({
         let stop = Arc::clone(&stop);
-        move || push::watch(&config, &stop).unwrap()
+        move || hawser_view::watch(&config, &stop).unwrap()
     });
     let started = Instant::now();
     let (sent, received) = loop {
@@ -624,7 +624,7 @@ fn frames_of_more_points_than_a_viewer_takes_are_damaged() {
     let loopback = TcpListener::bind("127.0.0.1:0").unwrap();
     let metrics = loopback.local_addr().unwrap();
     drop(loopback);
-    let config = push::PushConfig {
+    let config = hawser_view::Config {
         metrics: Some(metrics),
         max_points: 100,
         frames: None,
@@ -632,7 +632,7 @@ fn frames_of_more_points_than_a_viewer_takes_are_damaged() {
     };
     let stop = AtomicBool::new(false);
     let summary = thread::scope(|scope| {
-        let watching = scope.spawn(|| push::watch(&config, &stop).unwrap());
+        let watching = scope.spawn(|| hawser_view::watch(&config, &stop).unwrap());
         let sample = "hawser_view_frames_damaged_total{reason=\"too_many_points\"}";
         while TcpStream::connect(metrics).is_err() || value(&page(metrics), sample) < 10.0 {
             thread::sleep(Duration::from_millis(20));
@@ -652,7 +652,7 @@ fn frames_of_more_points_than_a_viewer_takes_are_damaged() {
 fn what_a_viewer_saved_is_published_again() {
     let broadcast = Broadcast::new();
     let publishing = broadcast.publish();
-    let first = push::PushConfig {
+    let first = hawser_view::Config {
         save: Some(broadcast.path("saved")),
         ..broadcast.viewer_config(publishing.address)
     };
@@ -663,7 +663,7 @@ fn what_a_viewer_saved_is_published_again() {
     let recording = read("saved/recording.toml");
     assert!((40.0..=80.0).contains(&recording.fps), "{}", recording.fps);
     let publishing = broadcast.publish_recording(recording);
-    let second = push::PushConfig {
+    let second = hawser_view::Config {
         save: Some(broadcast.path("again")),
         ..broadcast.viewer_config(publishing.address)
     };

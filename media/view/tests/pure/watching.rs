@@ -1,9 +1,9 @@
 //! A viewer and a publisher on the loopback interface.
 
 use hawser_cloud::{Cloud, Level, ply};
-use hawser_publish::{Publisher, Report};
+use hawser_publish::pull::{Publisher, Report};
 use hawser_recording::{Recording, Source, Synthetic};
-use hawser_view::{Config, Summary, timeline, watch};
+use hawser_view::pull::{Config, Summary, timeline, watch};
 use std::fs;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -24,12 +24,12 @@ fn small_performance() -> Recording {
 }
 
 fn publisher(listen: SocketAddr, log: Option<&Path>) -> Publisher {
-    let config = hawser_publish::Config {
+    let config = hawser_publish::pull::Config {
         fps: 100.0,
         listen,
         congestion: "cubic".to_owned(),
         log: log.map(Path::to_owned),
-        ..hawser_publish::Config::new(small_performance(), Level::Nfov)
+        ..hawser_publish::pull::Config::new(small_performance(), Level::Nfov)
     };
     Publisher::open(&config).unwrap()
 }

@@ -2,10 +2,9 @@
 
 #![allow(dead_code, reason = "each test uses a part")]
 
-use hawser_publish::push::{PushConfig, PushPublisher};
+use hawser_publish::{Config, Publisher};
 use hawser_recording::{Recording, Source, Synthetic};
 use hawser_testbed::netns::Namespace;
-use hawser_view::push;
 use std::path::PathBuf;
 use std::time::Duration;
 use tempfile::TempDir;
@@ -52,23 +51,23 @@ impl Broadcast {
     }
 
     /// Returns a publisher of frames of so many points, 30 a second.
-    pub(crate) fn publisher(&self, points: usize) -> PushConfig {
+    pub(crate) fn publisher(&self, points: usize) -> Config {
         let source = Source::Synthetic(Synthetic {
             seed: 1,
             points,
             seconds: 1.0,
         });
-        PushConfig {
+        Config {
             fps: 30.0,
             listen: "192.0.2.1:0".parse().unwrap(),
-            ..PushConfig::new(Recording { fps: 30.0, source }, self.path("media.key"))
+            ..Config::new(Recording { fps: 30.0, source }, self.path("media.key"))
         }
     }
 
-    pub(crate) fn viewer(&self, publisher: &PushPublisher) -> push::PushConfig {
-        push::PushConfig {
+    pub(crate) fn viewer(&self, publisher: &Publisher) -> hawser_view::Config {
+        hawser_view::Config {
             duration: Some(Duration::from_secs(60)),
-            ..push::PushConfig::new(publisher.address().to_string(), self.path("media.key"))
+            ..hawser_view::Config::new(publisher.address().to_string(), self.path("media.key"))
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The figures of a publisher as metrics.
 
-use super::report::{Captured, Sent};
+use crate::report::{Captured, Sent};
 use anyhow::Context;
 use hawser_metrics::{Metric, NO_LABELS, Sink, by_reason, counter, counts, gauge, page, server};
 use hawser_objects::ViewerStatus;
@@ -12,21 +12,21 @@ use std::time::Duration;
 
 /// The newest figures of a publisher.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Figures {
-    pub(super) captured: Captured,
+pub(crate) struct Figures {
+    pub(crate) captured: Captured,
     /// The sums over all viewers, also those that have left.
-    pub(super) sent: Sent,
+    pub(crate) sent: Sent,
     /// The number of viewers that have selected something.
-    pub(super) watching: usize,
+    pub(crate) watching: usize,
     /// The states of the flows, also to viewers that have selected nothing.
-    pub(super) viewers: Vec<ViewerStatus>,
+    pub(crate) viewers: Vec<ViewerStatus>,
 }
 
 /// Serves the figures at an address.
 ///
 /// # Errors
 /// If the address is not free.
-pub(super) fn serve(
+pub(crate) fn serve(
     address: SocketAddr,
     figures: &Arc<Mutex<Figures>>,
 ) -> anyhow::Result<SocketAddr> {
@@ -230,7 +230,7 @@ mod tests {
     use hawser_metrics::checks::{documented, served};
     use hawser_units::{Bitrate, ByteSize};
 
-    const DOCUMENTATION: &str = include_str!("../../../../docs/push.md");
+    const DOCUMENTATION: &str = include_str!("../../../docs/push.md");
 
     fn figures() -> Figures {
         let viewer = ViewerStatus {

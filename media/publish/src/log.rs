@@ -1,6 +1,6 @@
 //! The CSV files of a publisher that pushes.
 
-use super::encode::Sizes;
+use crate::encode::Sizes;
 use crate::lines::Lines;
 use hawser_objects::ViewerStatus;
 use hawser_units::{ByteSize, Instant};
@@ -8,15 +8,15 @@ use std::path::Path;
 use std::time::Duration;
 
 /// The frames that were encoded.
-pub(super) struct FrameLog(Lines);
+pub(crate) struct FrameLog(Lines);
 
 impl FrameLog {
-    pub(super) fn create(path: &Path) -> anyhow::Result<Self> {
+    pub(crate) fn create(path: &Path) -> anyhow::Result<Self> {
         let head = "captured_ns,points,target_bytes,bytes,base_bytes,encode_us";
         Lines::create(path, head).map(FrameLog)
     }
 
-    pub(super) fn write(
+    pub(crate) fn write(
         &mut self,
         captured: Instant,
         points: usize,
@@ -34,17 +34,17 @@ impl FrameLog {
 }
 
 /// The states of the flows to viewers.
-pub(super) struct StatsLog(Lines);
+pub(crate) struct StatsLog(Lines);
 
 impl StatsLog {
-    pub(super) fn create(path: &Path) -> anyhow::Result<Self> {
+    pub(crate) fn create(path: &Path) -> anyhow::Result<Self> {
         let head = "time_ns,viewer,target_mbps,pacing_mbps,rtt_ms,one_way_ms,queue_ms,\
                     in_flight_bytes,waiting_bytes,received_bytes,ce_bytes,lost,repeated,\
                     objects_delivered,objects_dropped,app_limited,kernel_paced";
         Lines::create(path, head).map(StatsLog)
     }
 
-    pub(super) fn write(&mut self, now: Instant, viewers: &[ViewerStatus]) -> anyhow::Result<()> {
+    pub(crate) fn write(&mut self, now: Instant, viewers: &[ViewerStatus]) -> anyhow::Result<()> {
         let ms = |time: Option<Duration>| {
             time.map_or_else(String::new, |time| {
                 format!("{:.3}", time.as_secs_f64() * 1e3)

@@ -1,6 +1,6 @@
 //! A session with a publisher, and the frames that are put together from it.
 
-use super::EncodingName;
+use crate::EncodingName;
 use anyhow::Context;
 use hawser_objects::{
     Encodings, FrameAssembler, FrameConfig, ReceivedFrame, ReceiverConfig, ReceiverEvent,
@@ -18,24 +18,24 @@ use std::time::Duration;
 const LIFETIME: Duration = Duration::from_millis(150);
 
 /// A session, and what it has announced.
-pub(super) struct Session {
+pub(crate) struct Session {
     /// Tells sessions apart, in which frames may have the same numbers.
-    pub(super) number: u64,
-    pub(super) viewer: Viewer,
+    pub(crate) number: u64,
+    pub(crate) viewer: Viewer,
     /// Chunks that have arrived, for the decoder.
-    pub(super) chunks: Vec<(ObjectId, Arc<[u8]>)>,
-    pub(super) assembler: FrameAssembler,
-    pub(super) tracks: Arc<BTreeMap<u32, Track>>,
+    pub(crate) chunks: Vec<(ObjectId, Arc<[u8]>)>,
+    pub(crate) assembler: FrameAssembler,
+    pub(crate) tracks: Arc<BTreeMap<u32, Track>>,
     encodings: Encodings,
     encoding: EncodingName,
     /// The time from capture to deadline, if the publisher tells it.
     lifetime: Option<Duration>,
     /// The time at which a new session is asked for, if this one has ended.
-    pub(super) again_at: Option<Instant>,
+    pub(crate) again_at: Option<Instant>,
 }
 
 impl Session {
-    pub(super) fn new(
+    pub(crate) fn new(
         number: u64,
         secret: &TrackSecret,
         pose: Option<Pose>,
@@ -70,17 +70,17 @@ impl Session {
     }
 
     /// Returns whether the session is open, or was when it ended.
-    pub(super) fn was_open(&self) -> bool {
+    pub(crate) fn was_open(&self) -> bool {
         self.viewer.receiver().is_some()
     }
 
     /// Returns whether the session is open.
-    pub(super) fn is_open(&self) -> bool {
+    pub(crate) fn is_open(&self) -> bool {
         self.was_open() && self.again_at.is_none()
     }
 
     /// Selects up to `layers` of each announced track, or of one encoding of each source.
-    pub(super) fn subscribe(&mut self, now: Instant, announcement: Announcement, layers: u8) {
+    pub(crate) fn subscribe(&mut self, now: Instant, announcement: Announcement, layers: u8) {
         self.encodings = Encodings::of(&announcement);
         let selected = self.selection(&announcement.tracks, layers);
         let tracks = announcement.tracks.iter();
@@ -98,7 +98,7 @@ impl Session {
     }
 
     /// Selects another number of layers of each announced track, if the session is open.
-    pub(super) fn select(&mut self, now: Instant, layers: u8) {
+    pub(crate) fn select(&mut self, now: Instant, layers: u8) {
         if self.is_open() {
             let selected = self.selection(self.tracks.values(), layers);
             self.assembler.select(now, selected.clone());
@@ -127,13 +127,13 @@ impl Session {
     }
 
     /// Returns the next time at which [`Session::handle_timeout`] is due.
-    pub(super) fn poll_timeout(&self) -> Option<Instant> {
+    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         let times = [self.viewer.poll_timeout(), self.assembler.poll_timeout()];
         times.into_iter().flatten().min()
     }
 
     /// Does what is due, and puts together what has arrived.
-    pub(super) fn handle_timeout(&mut self, now: Instant) {
+    pub(crate) fn handle_timeout(&mut self, now: Instant) {
         if self.viewer.poll_timeout().is_some_and(|due| due <= now) {
             self.viewer.handle_timeout(now);
         }
@@ -150,24 +150,24 @@ impl Session {
     }
 
     /// Returns the round trip that relates the clocks; `None` before the first one.
-    pub(super) fn round_trip(&self) -> Option<Duration> {
+    pub(crate) fn round_trip(&self) -> Option<Duration> {
         let relation = self.viewer.receiver()?.clock().relation()?;
         Some(relation.round_trip)
     }
 
     /// Makes all frames ready: nothing more arrives.
-    pub(super) fn finish(&mut self, now: Instant) {
+    pub(crate) fn finish(&mut self, now: Instant) {
         self.handle_timeout(now);
         self.assembler.finish(now);
     }
 
     /// Returns the time of a frame's capture by the own clock.
-    pub(super) fn captured(&self, now: Instant, frame: &ReceivedFrame) -> Option<Instant> {
+    pub(crate) fn captured(&self, now: Instant, frame: &ReceivedFrame) -> Option<Instant> {
         Some(self.deadline(now, frame)? - self.lifetime?)
     }
 
     /// Returns the time of a frame's deadline by the own clock.
-    pub(super) fn deadline(&self, now: Instant, frame: &ReceivedFrame) -> Option<Instant> {
+    pub(crate) fn deadline(&self, now: Instant, frame: &ReceivedFrame) -> Option<Instant> {
         let receiver = self.viewer.receiver()?;
         receiver.local_time_of_deadline(now, frame.deadline?)
     }

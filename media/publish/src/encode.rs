@@ -1,6 +1,6 @@
 //! The encoders of a stream: one for each track.
 
-use super::CodecName;
+use crate::CodecName;
 use anyhow::{Result, bail, ensure};
 use hawser_cloud::{Cloud, FieldOfView, MAX_PIXELS, Pose, View};
 use hawser_codec::{
@@ -27,27 +27,27 @@ pub struct EncodedFrame {
 }
 
 /// A slice of a track's frame, which can leave while the next one is encoded.
-pub(super) struct TrackSlice {
+pub(crate) struct TrackSlice {
     /// The track.
-    pub(super) alias: u32,
+    pub(crate) alias: u32,
     /// Its codec.
-    pub(super) codec: Codec,
+    pub(crate) codec: Codec,
     /// The number of the layer; 0 is the base.
-    pub(super) layer: u8,
+    pub(crate) layer: u8,
     /// The slice.
-    pub(super) slice: Slice,
+    pub(crate) slice: Slice,
 }
 
 /// The sizes of an encoded frame in bytes.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Sizes {
-    pub(super) bytes: usize,
+pub(crate) struct Sizes {
+    pub(crate) bytes: usize,
     /// The bytes of the bases of all tracks.
-    pub(super) base: usize,
+    pub(crate) base: usize,
 }
 
 impl Sizes {
-    pub(super) fn add(&mut self, slice: &TrackSlice) {
+    pub(crate) fn add(&mut self, slice: &TrackSlice) {
         let bytes = slice.slice.bytes();
         self.bytes += bytes;
         self.base += if slice.layer == 0 { bytes } else { 0 };
@@ -104,7 +104,7 @@ impl Encoders {
     }
 
     /// Sets the length of full datagrams, for which further frames are encoded.
-    pub(super) fn set_datagram(&mut self, datagram: usize) {
+    pub(crate) fn set_datagram(&mut self, datagram: usize) {
         for tracks in std::iter::once(&mut self.best).chain(&mut self.small) {
             if let Tracks::Cloud(encoder, _) = tracks {
                 encoder.set_payload(datagram.saturating_sub(Header::OVERHEAD));
@@ -113,7 +113,7 @@ impl Encoders {
     }
 
     /// Returns the tracks to announce. Those with the same name are encodings of the same source.
-    pub(super) fn tracks(&self, timing: TrackTiming) -> Vec<Track> {
+    pub(crate) fn tracks(&self, timing: TrackTiming) -> Vec<Track> {
         let encodings = [Some(&self.best), self.small.as_ref()];
         let tracks = encodings.into_iter().flatten().flat_map(|tracks| {
             let (codec, layers) = (tracks.codec().tag(), tracks.layers());
@@ -156,7 +156,7 @@ impl Encoders {
 
     /// Encodes a frame as [`Encoders::encode`], and passes on each slice when it is encoded. Returns the number of
     /// points, or of pixels with depth, of the best encoding.
-    pub(super) fn encode_slices(
+    pub(crate) fn encode_slices(
         &mut self,
         frame: Frame,
         budget: usize,

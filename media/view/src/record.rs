@@ -1,24 +1,24 @@
 //! Records decoded frames.
 
-use super::PushConfig;
-use super::row::PushRow;
-use super::summary::{Damaged, Decoded};
+use crate::Config;
 use crate::files::Files;
-use crate::recorder::SUMMARISED;
+use crate::measured::SUMMARISED;
+use crate::row::Row;
+use crate::summary::{Damaged, Decoded};
 use hawser_cloud::{Cloud, Pose};
 use hawser_units::Instant;
 use std::collections::VecDeque;
 
 /// Records decoded frames in memory and in files.
-pub(super) struct Recorder {
+pub(crate) struct Recorder {
     files: Files,
     frames: u64,
     /// The newest frames.
-    rows: VecDeque<PushRow>,
+    rows: VecDeque<Row>,
 }
 
 impl Recorder {
-    pub(super) fn create(config: &PushConfig) -> anyhow::Result<Self> {
+    pub(crate) fn create(config: &Config) -> anyhow::Result<Self> {
         Ok(Recorder {
             files: Files::create(
                 config.timeline.as_deref(),
@@ -30,7 +30,7 @@ impl Recorder {
         })
     }
 
-    pub(super) fn record(&mut self, row: PushRow, cloud: Cloud, pose: Option<Pose>) {
+    pub(crate) fn record(&mut self, row: Row, cloud: Cloud, pose: Option<Pose>) {
         self.frames += 1;
         if self.rows.len() == SUMMARISED {
             self.rows.pop_front();
@@ -41,7 +41,7 @@ impl Recorder {
     }
 
     /// Completes the files. Also returns the errors that ended some of them.
-    pub(super) fn finish(self, damaged: Damaged, end: Instant) -> (Decoded, Vec<anyhow::Error>) {
+    pub(crate) fn finish(self, damaged: Damaged, end: Instant) -> (Decoded, Vec<anyhow::Error>) {
         let measured = Decoded::measure(&self.rows, damaged, end);
         let (pictures, errors) = self.files.finish();
         let decoded = Decoded {

@@ -1,11 +1,11 @@
 //! The thread that decodes frames.
 
-use super::ahead::Ahead;
-use super::metrics::DecodedFrames;
-use super::record::Recorder;
-use super::row::PushRow;
-use super::summary::Decoded;
-use super::tracks::{Damage, TrackJob, decode_tracks};
+use crate::ahead::Ahead;
+use crate::metrics::DecodedFrames;
+use crate::record::Recorder;
+use crate::row::Row;
+use crate::summary::Decoded;
+use crate::tracks::{Damage, TrackJob, decode_tracks};
 use hawser_cloud::{Cloud, Extent, Pose};
 use hawser_codec::{Codec, FrameDecoder};
 use hawser_io::clock::SteadyClock;
@@ -22,7 +22,7 @@ use std::sync::mpsc::{Receiver, Sender, SyncSender, TrySendError, sync_channel};
 use std::time::Duration;
 
 /// The work of the decoder's thread.
-pub(super) enum ToDecode {
+pub(crate) enum ToDecode {
     /// A chunk that arrived.
     Chunk {
         /// The number of the session.
@@ -35,29 +35,29 @@ pub(super) enum ToDecode {
 }
 
 /// A frame to be decoded.
-pub(super) struct FrameToDecode {
+pub(crate) struct FrameToDecode {
     /// The number of the session.
-    pub(super) session: u64,
+    pub(crate) session: u64,
     /// The time of its capture by the own clock; `None` if the clocks are not related yet.
-    pub(super) captured: Option<Instant>,
+    pub(crate) captured: Option<Instant>,
     /// The time of its deadline by the own clock, likewise.
-    pub(super) deadline: Option<Instant>,
-    pub(super) frame: ReceivedFrame,
-    pub(super) tracks: Arc<BTreeMap<u32, Track>>,
+    pub(crate) deadline: Option<Instant>,
+    pub(crate) frame: ReceivedFrame,
+    pub(crate) tracks: Arc<BTreeMap<u32, Track>>,
     /// Whether the viewer looks at it.
-    pub(super) is_looked_at: bool,
+    pub(crate) is_looked_at: bool,
     /// The viewer's pose, if it changes over time.
-    pub(super) pose: Option<Pose>,
+    pub(crate) pose: Option<Pose>,
 }
 
 /// The way to the decoder's thread.
-pub(super) struct ToDecoder {
+pub(crate) struct ToDecoder {
     work: SyncSender<ToDecode>,
     waiting: Arc<Waiting>,
 }
 
 /// The decoder's end of the way.
-pub(super) struct Work {
+pub(crate) struct Work {
     work: Receiver<ToDecode>,
     waiting: Arc<Waiting>,
 }
@@ -71,7 +71,7 @@ struct Waiting {
 
 /// The reason why a frame is not taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum NotTaken {
+pub(crate) enum NotTaken {
     /// The decoder is busy with earlier frames.
     Busy,
     /// The decoder has ended.
@@ -90,7 +90,7 @@ const TOO_LATE: Duration = Duration::from_secs(1);
 const EXTENT_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Creates a way to the decoder's thread.
-pub(super) fn work() -> (ToDecoder, Work) {
+pub(crate) fn work() -> (ToDecoder, Work) {
     let (sender, receiver) = sync_channel(WAITING_CHUNKS + WAITING_FRAMES);
     let waiting: Arc<Waiting> = Arc::default();
     let to_decoder = ToDecoder {
@@ -106,7 +106,7 @@ pub(super) fn work() -> (ToDecoder, Work) {
 
 impl ToDecoder {
     /// Hands over a chunk. One for which there is no room is decoded with its frame.
-    pub(super) fn send_chunk(&self, session: u64, object: ObjectId, bytes: Arc<[u8]>) {
+    pub(crate) fn send_chunk(&self, session: u64, object: ObjectId, bytes: Arc<[u8]>) {
         let chunk = ToDecode::Chunk {
             session,
             object,
@@ -117,7 +117,7 @@ impl ToDecoder {
     }
 
     /// Hands over a frame.
-    pub(super) fn send_frame(&self, frame: FrameToDecode) -> Result<(), NotTaken> {
+    pub(crate) fn send_frame(&self, frame: FrameToDecode) -> Result<(), NotTaken> {
         let frame = ToDecode::Frame(frame);
         send(&self.work, frame, &self.waiting.frames, WAITING_FRAMES)
     }
@@ -152,7 +152,7 @@ impl Drop for Work {
 }
 
 /// The decoder's thread.
-pub(super) struct Decoding {
+pub(crate) struct Decoding {
     clock: SteadyClock,
     work: Work,
     ahead: Ahead,
@@ -167,13 +167,13 @@ pub(super) struct Decoding {
 }
 
 /// Says where the points of the newest frames are.
-pub(super) struct Extents {
+pub(crate) struct Extents {
     to: Sender<Extent>,
     next: Instant,
 }
 
 impl Extents {
-    pub(super) fn new(to: Sender<Extent>) -> Self {
+    pub(crate) fn new(to: Sender<Extent>) -> Self {
         Extents {
             to,
             next: Instant::ZERO,
@@ -190,7 +190,7 @@ impl Extents {
 }
 
 impl Decoding {
-    pub(super) fn new(
+    pub(crate) fn new(
         clock: SteadyClock,
         work: Work,
         recorder: Recorder,
@@ -211,7 +211,7 @@ impl Decoding {
     }
 
     /// Decodes until no more work follows.
-    pub(super) fn run(mut self) -> (Decoded, Vec<anyhow::Error>) {
+    pub(crate) fn run(mut self) -> (Decoded, Vec<anyhow::Error>) {
         while let Ok(work) = self.work.work.recv() {
             match work {
                 ToDecode::Chunk {
@@ -257,7 +257,7 @@ impl Decoding {
             Ok(cloud) => {
                 let now = self.clock.now();
                 let times = [*captured, Some(started), Some(now)];
-                let row = PushRow::new(frame, times, cloud.len(), *is_looked_at);
+                let row = Row::new(frame, times, cloud.len(), *is_looked_at);
                 if let Some(extents) = &mut self.extents {
                     extents.take(now, &cloud);
                 }
@@ -310,7 +310,7 @@ impl Decoding {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::push::PushConfig;
+    use crate::Config;
     use hawser_codec::{Encoder, Setting, ZstdEncoder};
     use std::path::PathBuf;
 
@@ -335,8 +335,7 @@ mod tests {
     }
 
     fn decoding(work: Work) -> Decoding {
-        let recorder =
-            Recorder::create(&PushConfig::new("192.0.2.1:1", PathBuf::from("media.key")));
+        let recorder = Recorder::create(&Config::new("192.0.2.1:1", PathBuf::from("media.key")));
         let clock = SteadyClock::start();
         Decoding::new(clock, work, recorder.unwrap(), 1, Arc::default(), None)
     }
@@ -404,8 +403,7 @@ mod tests {
         let (to_decoder, work) = work();
         let clock = SteadyClock::start();
         let decoded: Arc<Mutex<DecodedFrames>> = Arc::default();
-        let recorder =
-            Recorder::create(&PushConfig::new("192.0.2.1:1", PathBuf::from("media.key")));
+        let recorder = Recorder::create(&Config::new("192.0.2.1:1", PathBuf::from("media.key")));
         let recorder = recorder.unwrap();
         let decoding = Decoding::new(clock, work, recorder, 1, Arc::clone(&decoded), None);
         let late = clock.now() - 2 * TOO_LATE;

@@ -1,12 +1,12 @@
 //! The thread that serves the socket: sessions, pacing, reports.
 
-use super::PushConfig;
-use super::broadcast::Broadcast;
-use super::capture::{Demand, Message, ToNetwork, WakeOnDrop};
-use super::encode::TrackSlice;
-use super::log::StatsLog;
-use super::metrics::Figures;
-use super::report::{Captured, Sent};
+use crate::Config;
+use crate::broadcast::Broadcast;
+use crate::capture::{Demand, Message, ToNetwork, WakeOnDrop};
+use crate::encode::TrackSlice;
+use crate::log::StatsLog;
+use crate::metrics::Figures;
+use crate::report::{Captured, Sent};
 use anyhow::Context;
 use hawser_cloud::Pose;
 use hawser_codec::Codec;
@@ -45,7 +45,7 @@ const FULL_BUFFER_POLL: Duration = Duration::from_millis(5);
 const LAST_DATAGRAMS: Duration = Duration::from_millis(100);
 
 /// The network's end of the publisher.
-pub(super) struct Network {
+pub(crate) struct Network {
     clock: SteadyClock,
     socket: UdpSocket,
     broadcast: Broadcast,
@@ -68,8 +68,8 @@ pub(super) struct Network {
 }
 
 impl Network {
-    pub(super) fn new(
-        config: &PushConfig,
+    pub(crate) fn new(
+        config: &Config,
         clock: SteadyClock,
         socket: UdpSocket,
         (broadcast, publication): (Broadcast, Publication),
@@ -96,7 +96,7 @@ impl Network {
     }
 
     /// Returns the camera's channel to this thread.
-    pub(super) fn sender(&self, messages: Sender<Message>) -> ToNetwork {
+    pub(crate) fn sender(&self, messages: Sender<Message>) -> ToNetwork {
         ToNetwork {
             demand: Arc::clone(&self.demand),
             captured: Arc::clone(&self.captured),
@@ -108,7 +108,7 @@ impl Network {
 
     /// Runs until the camera has ended. The camera ends with it. Also returns the error that ended it, or the
     /// table of statistics, too early.
-    pub(super) fn run(mut self) -> (Sent, Vec<anyhow::Error>) {
+    pub(crate) fn run(mut self) -> (Sent, Vec<anyhow::Error>) {
         udp::wake_precisely();
         let over = OverOnDrop(Arc::clone(&self.demand));
         let served = self.serve().err();
@@ -366,7 +366,7 @@ impl Network {
 }
 
 /// Enables departure times at a socket. Returns whether the kernel accepts them.
-pub(super) fn allow_departure_times(socket: &mut UdpSocket) -> bool {
+pub(crate) fn allow_departure_times(socket: &mut UdpSocket) -> bool {
     let allowed = socket.allow_departure_times();
     if let Err(error) = &allowed {
         let reason = format!("the kernel accepts no departure times: {error}");
@@ -419,9 +419,9 @@ fn pose_in_mm(pose: feedback::Pose) -> Pose {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::push::broadcast::timing;
-    use crate::push::encode::Encoders;
-    use crate::push::{CodecName, generate_secret};
+    use crate::broadcast::timing;
+    use crate::encode::Encoders;
+    use crate::{CodecName, generate_secret};
     use hawser_cloud::Cloud;
     use hawser_codec::Slice;
     use hawser_congestion::Bounds;
@@ -448,10 +448,10 @@ mod tests {
             let key = directory.path().join("media.key");
             generate_secret(&key).unwrap();
             let rate = Bitrate::from_mbps(10_000.0);
-            let config = PushConfig {
+            let config = Config {
                 bounds: Bounds::new(rate, rate, rate),
                 lifetime: Duration::from_secs(60),
-                ..PushConfig::new(Recording::synthetic(), key)
+                ..Config::new(Recording::synthetic(), key)
             };
             let (keyring, secret) = Keyring::open(&config.key, TrackRole::Writer).unwrap();
             let encoders = Encoders::new(CodecName::Zstd, &Frame::Cloud(Cloud::new()));

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::thread;
 
 /// A track of a frame that is to be decoded.
-pub(super) struct TrackJob<'a> {
+pub(crate) struct TrackJob<'a> {
     decoder: &'a mut FrameDecoder,
     parts: Vec<Cow<'a, [u8]>>,
     /// The points that were decoded as they arrived.
@@ -20,7 +20,7 @@ pub(super) struct TrackJob<'a> {
 
 /// The reason why a frame cannot be decoded.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Damage {
+pub(crate) enum Damage {
     #[error("{0}")]
     Invalid(#[from] DecodeError),
     #[error("its tracks announce {points} points or pixels; --max-points allows {most} in a frame")]
@@ -28,7 +28,7 @@ pub(super) enum Damage {
 }
 
 /// Returns the points of all tracks. Nothing is decoded if the tracks announce more than `most` points.
-pub(super) fn decode_tracks(jobs: Vec<TrackJob<'_>>, most: usize) -> Result<Cloud, Damage> {
+pub(crate) fn decode_tracks(jobs: Vec<TrackJob<'_>>, most: usize) -> Result<Cloud, Damage> {
     let points = jobs.iter().map(TrackJob::max_points).sum();
     if points > most {
         return Err(Damage::TooManyPoints { points, most });
@@ -84,7 +84,7 @@ impl<'a> TrackJob<'a> {
     ///
     /// # Errors
     /// If the codec is not known.
-    pub(super) fn new(
+    pub(crate) fn new(
         codec: Option<Codec>,
         decoder: &'a mut FrameDecoder,
         layers: &'a [Vec<Arc<[u8]>>],

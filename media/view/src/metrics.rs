@@ -1,6 +1,6 @@
 //! The figures of a viewer as metrics.
 
-use super::summary::{Damaged, Received};
+use crate::summary::{Damaged, Received};
 use anyhow::Context;
 use hawser_metrics::{Metric, NO_LABELS, Sink, by_reason, counter, counts, gauge, page, server};
 use parking_lot::Mutex;
@@ -11,32 +11,32 @@ use std::time::Duration;
 
 /// The newest figures of a viewer.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Figures {
-    pub(super) is_open: bool,
-    pub(super) is_looked_at: bool,
+pub(crate) struct Figures {
+    pub(crate) is_open: bool,
+    pub(crate) is_looked_at: bool,
     /// The round trip that relates the clocks.
-    pub(super) round_trip: Option<Duration>,
+    pub(crate) round_trip: Option<Duration>,
     /// The sums over all sessions.
-    pub(super) received: Received,
-    pub(super) decoded: DecodedFrames,
+    pub(crate) received: Received,
+    pub(crate) decoded: DecodedFrames,
 }
 
 /// The newest figures of the decoder.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct DecodedFrames {
-    pub(super) frames: u64,
-    pub(super) damaged: Damaged,
+pub(crate) struct DecodedFrames {
+    pub(crate) frames: u64,
+    pub(crate) damaged: Damaged,
     /// Frames that were late and not decoded because later ones waited.
-    pub(super) passed_over: u64,
+    pub(crate) passed_over: u64,
     /// The time from capture to the end of decoding, of the newest frame.
-    pub(super) delay: Option<Duration>,
+    pub(crate) delay: Option<Duration>,
 }
 
 /// Serves figures at an address, with those of the decoder. Returns the others, to be updated.
 ///
 /// # Errors
 /// If the address is not free.
-pub(super) fn serve(
+pub(crate) fn serve(
     address: SocketAddr,
     decoded: &Arc<Mutex<DecodedFrames>>,
 ) -> anyhow::Result<Arc<Mutex<Figures>>> {
@@ -175,7 +175,7 @@ mod tests {
     use super::*;
     use hawser_metrics::checks::{documented, served};
 
-    const DOCUMENTATION: &str = include_str!("../../../../docs/push.md");
+    const DOCUMENTATION: &str = include_str!("../../../docs/push.md");
 
     #[test]
     fn the_metrics_are_those_of_the_documentation() {

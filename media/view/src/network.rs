@@ -1,10 +1,10 @@
 //! The thread that has the socket: session, reassembly, reports.
 
-use super::decode::{FrameToDecode, NotTaken, ToDecoder};
-use super::metrics::Figures;
-use super::session::Session;
-use super::summary::Received;
-use super::viewpoint::Viewpoint;
+use crate::decode::{FrameToDecode, NotTaken, ToDecoder};
+use crate::metrics::Figures;
+use crate::session::Session;
+use crate::summary::Received;
+use crate::viewpoint::Viewpoint;
 use anyhow::Context;
 use hawser_io::clock::SteadyClock;
 use hawser_io::failures::Kinds;
@@ -43,7 +43,7 @@ const LOOK: Duration = Duration::from_millis(500);
 const PAUSE: Duration = Duration::from_millis(500);
 
 /// The network's end of a viewer.
-pub(super) struct Network {
+pub(crate) struct Network {
     clock: SteadyClock,
     publishers: PeerAddresses,
     /// The address of the newest session.
@@ -78,7 +78,7 @@ impl Network {
     ///
     /// # Errors
     /// If the system has no random numbers.
-    pub(super) fn open(
+    pub(crate) fn open(
         clock: SteadyClock,
         publishers: PeerAddresses,
         (socket, publisher): (UdpSocket, SocketAddr),
@@ -117,7 +117,7 @@ impl Network {
     }
 
     /// Runs until `is_over`.
-    pub(super) fn run(&mut self, is_over: impl Fn() -> bool) -> anyhow::Result<()> {
+    pub(crate) fn run(&mut self, is_over: impl Fn() -> bool) -> anyhow::Result<()> {
         udp::wake_precisely();
         while !is_over() {
             self.receive()?;
@@ -140,7 +140,7 @@ impl Network {
     }
 
     /// Leaves the session, and returns the counts.
-    pub(super) fn finish(&mut self) -> Received {
+    pub(crate) fn finish(&mut self) -> Received {
         self.end_session();
         self.session.viewer.close(Goodbye::Ended);
         self.transmit();
@@ -244,7 +244,7 @@ impl Network {
         if !self.session.is_open() && self.report_at <= now {
             self.report_at = now + NO_ANSWER * 10;
             let (publisher, network) = (self.publisher, self.unreachable.take());
-            tracing::warn!(%publisher, network, "no answer: is the publisher running with --push and the same key, and has it room for one more viewer?");
+            tracing::warn!(%publisher, network, "no answer: is `hawser publish` or a relay running there with the same key, and has it room for one more viewer?");
         }
         Ok(())
     }
@@ -402,7 +402,7 @@ impl Network {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::push::{PushConfig, decode};
+    use crate::{Config, decode};
     use hawser_keys::TrackRole;
     use std::sync::mpsc;
 
@@ -412,7 +412,7 @@ mod tests {
         let key = directory.path().join("media.key");
         hawser_publish::generate_secret(&key).unwrap();
         let address = publisher.local_addr().unwrap().to_string();
-        let config = PushConfig::new(&address, key);
+        let config = Config::new(&address, key);
         let key = Keyring::open(&config.key, TrackRole::Reader).unwrap();
         let mut publishers = PeerAddresses::parse(&address).unwrap();
         let connected = publishers.find(|| false).unwrap();

@@ -1,9 +1,9 @@
 //! Where the viewer is, and how much of what is shown is to be received there.
 
-use super::attention::Attention;
-use super::poses::Poses;
-use super::summary::Looked;
-use super::{EncodingName, PushConfig};
+use crate::attention::Attention;
+use crate::poses::Poses;
+use crate::summary::Looked;
+use crate::{Config, EncodingName};
 use hawser_cloud::{Extent, Pose};
 use hawser_packets::feedback;
 use hawser_units::Instant;
@@ -14,7 +14,7 @@ use std::time::Duration;
 const INTERVAL: Duration = Duration::from_millis(20);
 
 /// Where the viewer is, and whether what is shown is in view from there.
-pub(super) struct Viewpoint {
+pub(crate) struct Viewpoint {
     poses: Option<Source>,
     attention: Attention,
     /// Where the points of the newest frames are.
@@ -46,8 +46,8 @@ impl Viewpoint {
     ///
     /// # Errors
     /// If there is no valid table of poses.
-    pub(super) fn open(
-        config: &PushConfig,
+    pub(crate) fn open(
+        config: &Config,
         now: Instant,
         extents: Receiver<Extent>,
     ) -> anyhow::Result<Self> {
@@ -68,24 +68,24 @@ impl Viewpoint {
     }
 
     /// Returns the encoding of each source to receive.
-    pub(super) const fn encoding(&self) -> EncodingName {
+    pub(crate) const fn encoding(&self) -> EncodingName {
         self.encoding
     }
 
     /// Returns whether it is known where the viewer is.
-    pub(super) const fn has_pose(&self) -> bool {
+    pub(crate) const fn has_pose(&self) -> bool {
         self.poses.is_some()
     }
 
     /// Returns the pose for reports.
-    pub(super) fn reported(&self, now: Instant) -> Option<feedback::Pose> {
+    pub(crate) fn reported(&self, now: Instant) -> Option<feedback::Pose> {
         let pose = self.poses.as_ref()?.at(now);
         let position = pose.position_mm.map(|mm| mm / 1000.0);
         feedback::Pose::new(position, pose.rotation)
     }
 
     /// Returns the pose if it changes over time.
-    pub(super) fn moving(&self, now: Instant) -> Option<Pose> {
+    pub(crate) fn moving(&self, now: Instant) -> Option<Pose> {
         match self.poses.as_ref()? {
             Source::Fixed(_) => None,
             Source::Moving(poses) => Some(poses.at(now)),
@@ -93,12 +93,12 @@ impl Viewpoint {
     }
 
     /// Returns whether it is time to look at what is in view.
-    pub(super) fn is_due(&self, now: Instant) -> bool {
+    pub(crate) fn is_due(&self, now: Instant) -> bool {
         self.has_pose() && now >= self.updated + INTERVAL
     }
 
     /// Looks at what is in view. Returns whether that has changed.
-    pub(super) fn look(&mut self, now: Instant) -> bool {
+    pub(crate) fn look(&mut self, now: Instant) -> bool {
         let Some(pose) = self.poses.as_ref().map(|poses| poses.at(now)) else {
             return false;
         };
@@ -119,23 +119,23 @@ impl Viewpoint {
     }
 
     /// Takes everything as in view until the points of another session are known: it may show another person.
-    pub(super) fn begin_again(&mut self, now: Instant) {
+    pub(crate) fn begin_again(&mut self, now: Instant) {
         while self.extents.try_recv().is_ok() {}
         self.attention.forget();
         self.look(now);
     }
 
-    pub(super) const fn is_looked_at(&self) -> bool {
+    pub(crate) const fn is_looked_at(&self) -> bool {
         self.is_looked_at
     }
 
     /// Returns for how long what is shown was in view; `None` without a pose.
-    pub(super) fn looked(&self) -> Option<Looked> {
+    pub(crate) fn looked(&self) -> Option<Looked> {
         self.has_pose().then_some(self.looked)
     }
 
     /// Returns the number of layers to receive.
-    pub(super) const fn layers(&self) -> u8 {
+    pub(crate) const fn layers(&self) -> u8 {
         match self.is_looked_at {
             true => self.layers,
             false => self.layers_unseen,

@@ -1,9 +1,9 @@
 //! The camera: plays the recording, and encodes each frame for the rate of the network.
 
-use super::PushConfig;
-use super::encode::{Encoders, Sizes, TrackSlice, payload};
-use super::log::FrameLog;
-use super::report::Captured;
+use crate::Config;
+use crate::encode::{Encoders, Sizes, TrackSlice, payload};
+use crate::log::FrameLog;
+use crate::report::Captured;
 use crate::ticks::Ticks;
 use hawser_cloud::Pose;
 use hawser_io::clock::SteadyClock;
@@ -25,7 +25,7 @@ const WAITING: usize = 2;
 const CATCH_UP: u64 = 4;
 
 /// A message of the camera to the network.
-pub(super) enum Message {
+pub(crate) enum Message {
     /// A frame was captured at this time. Its slices follow.
     Frame(Instant),
     /// A part of the frame.
@@ -36,15 +36,15 @@ pub(super) enum Message {
 
 /// The network's demand on the camera.
 #[derive(Debug)]
-pub(super) struct Demand {
+pub(crate) struct Demand {
     /// The rate at which to encode, with all headers; `None` without viewers.
-    pub(super) target: Option<Bitrate>,
+    pub(crate) target: Option<Bitrate>,
     /// The pose of the only viewer.
-    pub(super) pose: Option<Pose>,
+    pub(crate) pose: Option<Pose>,
     /// The length of a full datagram.
-    pub(super) datagram: usize,
+    pub(crate) datagram: usize,
     /// Whether the network's thread has ended.
-    pub(super) is_over: bool,
+    pub(crate) is_over: bool,
 }
 
 impl Default for Demand {
@@ -60,14 +60,14 @@ impl Default for Demand {
 
 /// The channel from the camera to the network's thread, which is woken when it is dropped: also when the
 /// camera panics.
-pub(super) struct ToNetwork {
-    pub(super) demand: Arc<Mutex<Demand>>,
-    pub(super) captured: Arc<Mutex<Captured>>,
-    pub(super) messages: Sender<Message>,
+pub(crate) struct ToNetwork {
+    pub(crate) demand: Arc<Mutex<Demand>>,
+    pub(crate) captured: Arc<Mutex<Captured>>,
+    pub(crate) messages: Sender<Message>,
     /// The number of frames that the network has not processed completely.
-    pub(super) waiting: Arc<AtomicUsize>,
+    pub(crate) waiting: Arc<AtomicUsize>,
     // Dropped after the messages, so that the thread finds their end when it wakes.
-    pub(super) waker: WakeOnDrop,
+    pub(crate) waker: WakeOnDrop,
 }
 
 impl ToNetwork {
@@ -89,7 +89,7 @@ impl ToNetwork {
 }
 
 /// Wakes a socket's thread when it is dropped.
-pub(super) struct WakeOnDrop(pub(super) Waker);
+pub(crate) struct WakeOnDrop(pub(crate) Waker);
 
 impl Drop for WakeOnDrop {
     fn drop(&mut self) {
@@ -98,7 +98,7 @@ impl Drop for WakeOnDrop {
 }
 
 /// The camera.
-pub(super) struct Capture {
+pub(crate) struct Capture {
     clock: SteadyClock,
     interval: Duration,
     /// The time in which a frame has to leave at the target rate.
@@ -119,8 +119,8 @@ pub(super) struct Capture {
 }
 
 impl Capture {
-    pub(super) fn new(
-        config: &PushConfig,
+    pub(crate) fn new(
+        config: &Config,
         clock: SteadyClock,
         player: Player,
         encoders: Encoders,
@@ -146,7 +146,7 @@ impl Capture {
 
     /// Captures until the duration is over or `stop` is set. The network ends with it. Also returns the
     /// errors that ended it or the table of frames early.
-    pub(super) fn run(mut self, stop: &AtomicBool) -> (Captured, Vec<anyhow::Error>) {
+    pub(crate) fn run(mut self, stop: &AtomicBool) -> (Captured, Vec<anyhow::Error>) {
         let played = self.play(stop).err();
         let errors = self.table_error.into_iter().chain(played);
         (self.report, errors.collect())

@@ -8,7 +8,7 @@ use std::time::Duration;
 /// A frame. All times are nanoseconds since 1970 by the viewer's clock; the publisher's clock is
 /// related to it by the exchange of reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PushRow {
+pub struct Row {
     /// The number of the frame's group.
     pub group: u32,
     /// The time at which it was captured, to the millisecond; `None` if the clocks were not related.
@@ -35,9 +35,9 @@ pub struct PushRow {
     pub is_looked_at: bool,
 }
 
-impl PushRow {
+impl Row {
     /// Takes the times at which a frame was captured, and decoding began and ended.
-    pub(super) fn new(
+    pub(crate) fn new(
         frame: &ReceivedFrame,
         times: [Option<Instant>; 3],
         points: usize,
@@ -46,7 +46,7 @@ impl PushRow {
         let [captured, decoding, decoded] = times.map(|time| time.map(Instant::as_nanos));
         let payloads = frame.tracks.values().flatten().flatten();
         let layers = frame.tracks.values().map(|layers| layers.len() as u8);
-        PushRow {
+        Row {
             group: frame.id.0,
             captured_ns: captured,
             first_packet_ns: frame.first_arrival.map(Instant::as_nanos),
@@ -63,7 +63,7 @@ impl PushRow {
     }
 
     /// Returns the time from capture to the end of decoding; `None` if the clocks are not related.
-    pub(super) fn delay(&self) -> Option<Duration> {
+    pub(crate) fn delay(&self) -> Option<Duration> {
         let nanos = self.decoded_ns.saturating_sub(self.captured_ns?);
         Some(Duration::from_nanos(nanos))
     }

@@ -8,13 +8,13 @@ use hawser_units::{BoundedMap, ByteSize};
 use std::collections::BTreeMap;
 
 /// The points of a frame by the alias of their track.
-pub(super) type Partial = BTreeMap<u32, PartialCloud>;
+pub(crate) type Partial = BTreeMap<u32, PartialCloud>;
 
 /// A frame of a session, and a track of it.
 type Key = (u64, FrameId, u32);
 
 /// The points of frames that are not complete. What arrives beyond their bound is decoded with its frame.
-pub(super) struct Ahead {
+pub(crate) struct Ahead {
     decoder: ChunkDecoder,
     clouds: BoundedMap<Key, PartialCloud>,
     /// The newest frame that was taken.
@@ -23,7 +23,7 @@ pub(super) struct Ahead {
 
 impl Ahead {
     /// Creates the points of frames of which none has more than `max_points`.
-    pub(super) fn new(max_points: usize) -> Self {
+    pub(crate) fn new(max_points: usize) -> Self {
         Ahead {
             decoder: ChunkDecoder::new(),
             clouds: BoundedMap::new(bound(max_points)),
@@ -32,7 +32,7 @@ impl Ahead {
     }
 
     /// Decodes a chunk of a session's object.
-    pub(super) fn add(&mut self, session: u64, object: &ObjectId, chunk: &[u8]) {
+    pub(crate) fn add(&mut self, session: u64, object: &ObjectId, chunk: &[u8]) {
         let frame = (session, (object.group, object.object));
         if self.taken.is_some_and(|taken| frame <= taken) {
             return;
@@ -51,7 +51,7 @@ impl Ahead {
     }
 
     /// Takes the points of a frame. Those of earlier ones are dropped.
-    pub(super) fn take(&mut self, session: u64, frame: FrameId) -> Partial {
+    pub(crate) fn take(&mut self, session: u64, frame: FrameId) -> Partial {
         let wanted = (session, frame);
         self.taken = self.taken.max(Some(wanted));
         let mut taken = Partial::new();

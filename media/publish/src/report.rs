@@ -5,32 +5,32 @@ use hawser_objects::{HostStats, SenderStats, ViewerStatus};
 use std::fmt;
 use std::time::Duration;
 
-/// The counts of a run of [`PushPublisher`](super::PushPublisher).
+/// The counts of a run of [`Publisher`](crate::Publisher).
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct PushReport {
+pub struct Report {
     /// The counts of the camera.
     pub captured: Captured,
     /// The counts of the network.
     pub sent: Sent,
 }
 
-/// The errors of a run of [`PushPublisher`](super::PushPublisher), and its counts.
+/// The errors of a run of [`Publisher`](crate::Publisher), and its counts.
 #[derive(Debug)]
-pub struct PushFailure {
+pub struct Failure {
     /// The counts.
-    pub report: PushReport,
+    pub report: Report,
     /// The errors, of which there is at least one.
     pub errors: Vec<anyhow::Error>,
 }
 
-impl fmt::Display for PushFailure {
+impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let errors = self.errors.iter().map(|error| format!("{error:#}"));
         f.write_str(&errors.collect::<Vec<_>>().join("; "))
     }
 }
 
-impl std::error::Error for PushFailure {}
+impl std::error::Error for Failure {}
 
 /// The counts of the camera.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -81,11 +81,11 @@ pub struct Sent {
     /// The counts of the sessions.
     pub sessions: HostStats,
     /// The counts of the sessions under earlier secrets.
-    pub(super) sessions_before: HostStats,
+    pub(crate) sessions_before: HostStats,
 }
 
 impl Captured {
-    pub(super) fn handle_encoded(&mut self, took: Duration) {
+    pub(crate) fn handle_encoded(&mut self, took: Duration) {
         self.encoded += 1;
         self.encode_total += took;
         self.encode_max = self.encode_max.max(took);
@@ -100,7 +100,7 @@ impl Captured {
 
 impl Sent {
     /// Adds the counts of viewers whose sessions end.
-    pub(super) fn add_viewers(&mut self, viewers: &[ViewerStatus]) {
+    pub(crate) fn add_viewers(&mut self, viewers: &[ViewerStatus]) {
         for viewer in viewers {
             self.objects += viewer.sender;
             self.received_bytes += viewer.received.bytes;
@@ -110,16 +110,16 @@ impl Sent {
     }
 
     /// Adds the counts of the sessions under the secret in force, and those of the socket.
-    pub(super) fn finish(&mut self, sessions: &HostStats, socket: &UdpSocket) {
+    pub(crate) fn finish(&mut self, sessions: &HostStats, socket: &UdpSocket) {
         self.sessions = self.sessions_before;
         self.sessions += *sessions;
         self.receive_drops = socket.drops().unwrap_or_default().into();
     }
 }
 
-impl fmt::Display for PushReport {
+impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let PushReport { captured, sent } = self;
+        let Report { captured, sent } = self;
         let objects = &sent.objects;
         let ms = |time: Duration| time.as_secs_f64() * 1e3;
         if captured.out_of_range > 0 {

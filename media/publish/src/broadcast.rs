@@ -1,6 +1,6 @@
 //! A broadcast and its secret, which the controller may replace.
 
-use super::PushConfig;
+use crate::Config;
 use anyhow::{Context, anyhow};
 use hawser_congestion::{Prague, PragueConfig};
 use hawser_io::clock::unix_ms;
@@ -10,8 +10,8 @@ use hawser_packets::session::{Announcement, Track};
 use hawser_units::Instant;
 
 /// The parts of a broadcast that do not depend on its secret.
-pub(super) struct Broadcast {
-    config: PushConfig,
+pub(crate) struct Broadcast {
+    config: Config,
     tracks: Vec<Track>,
     keyring: Keyring,
     /// Whether the socket accepts departure times.
@@ -19,8 +19,8 @@ pub(super) struct Broadcast {
 }
 
 impl Broadcast {
-    pub(super) fn new(
-        config: &PushConfig,
+    pub(crate) fn new(
+        config: &Config,
         tracks: Vec<Track>,
         keyring: Keyring,
         departure_times: bool,
@@ -37,13 +37,13 @@ impl Broadcast {
     ///
     /// # Errors
     /// If this node may no longer publish.
-    pub(super) fn poll_replaced(&self) -> anyhow::Result<Option<Publication>> {
+    pub(crate) fn poll_replaced(&self) -> anyhow::Result<Option<Publication>> {
         let secret = self.keyring.poll()?;
         secret.map(|secret| self.publication(&secret)).transpose()
     }
 
     /// Returns a publication without viewers.
-    pub(super) fn publication(&self, secret: &Secret) -> anyhow::Result<Publication> {
+    pub(crate) fn publication(&self, secret: &Secret) -> anyhow::Result<Publication> {
         let config = &self.config;
         let mut random = [0; 64];
         getrandom::fill(&mut random).context("the system has no random numbers")?;
@@ -77,7 +77,7 @@ impl Broadcast {
 }
 
 /// Returns the timing of all tracks.
-pub(super) fn timing(config: &PushConfig) -> TrackTiming {
+pub(crate) fn timing(config: &Config) -> TrackTiming {
     TrackTiming {
         lifetime: config.lifetime,
         frames_per_1000_s: (config.fps * 1000.0).round() as u32,

@@ -1,5 +1,5 @@
-use crate::{Common, DEFAULT_MAX_FPS, DEFAULT_PORT};
-use anyhow::{Context, ensure};
+use crate::common::{Common, CommonArgs, DEFAULT_MAX_FPS, DEFAULT_PORT};
+use anyhow::ensure;
 use clap::ValueEnum;
 use hawser_cloud::Level;
 use hawser_congestion::{Bounds, Spread};
@@ -29,54 +29,61 @@ const VIEWERS: u16 = 8;
 /// The largest in-flight buffer of a viewer.
 const MAX_BUFFER: ByteSize = ByteSize(64 << 20);
 
-/// Options of `hawser publish --push`.
+/// Send a recording to viewers over UDP, encrypted
+///
+/// The recording is played in a loop, in real time. Viewers are sent every frame at the rate that the path of each
+/// bears; see `hawser view`.
 #[derive(Debug, Clone, clap::Args)]
-#[command(next_help_heading = "Push")]
-pub struct PushArgs {
-    /// Push frames over UDP as fast as the path of each viewer bears, instead of answering requests
-    #[arg(long, requires = "secret", conflicts_with_all = ["congestion", "mptcp", "encode_ahead", "frames"])]
-    pub push: bool,
+pub struct Args {
     #[command(flatten)]
-    pub(crate) key: KeyArgs,
+    common: CommonArgs,
+    /// What this command does anyway
+    #[arg(long = "push", hide = true)]
+    _push: bool,
+    #[command(flatten)]
+    key: KeyArgs,
     /// Codec of the frames [default: rgbd for cameras, otherwise chunks]
-    #[arg(long, value_enum, requires = "push")]
-    pub codec: Option<CodecName>,
+    #[arg(long, value_enum)]
+    codec: Option<CodecName>,
     /// Number of encodings of the stream. The second one has a sixth of the rate: a relay sends it to viewers
     /// whose paths do not bear the base of the first
-    #[arg(long, value_name = "N", requires = "push", default_value_t = 1,
+    #[arg(long, value_name = "N", default_value_t = 1,
         value_parser = clap::value_parser!(u8).range(1..=2))]
-    pub encodings: u8,
+    encodings: u8,
     /// Rate with which a viewer's flow begins, Mb/s, with all headers [default: 12.5, within the other two]
-    #[arg(long, value_name = "MBPS", requires = "push")]
-    pub initial_rate: Option<f64>,
+    #[arg(long, value_name = "MBPS")]
+    initial_rate: Option<f64>,
     /// Lowest rate of a viewer's flow, Mb/s [default: 2, or --max-rate if that is lower]
-    #[arg(long, value_name = "MBPS", requires = "push")]
-    pub min_rate: Option<f64>,
+    #[arg(long, value_name = "MBPS")]
+    min_rate: Option<f64>,
     /// Highest rate of a viewer's flow, Mb/s
-    #[arg(long, value_name = "MBPS", requires = "push", default_value_t = MAX_MBPS)]
-    pub max_rate: f64,
+    #[arg(long, value_name = "MBPS", default_value_t = MAX_MBPS)]
+    max_rate: f64,
     /// Time from the capture of a frame after which it is no longer sent or shown, milliseconds
-    #[arg(long, value_name = "MS", requires = "push", default_value_t = LIFETIME_MS,
+    #[arg(long, value_name = "MS", default_value_t = LIFETIME_MS,
         value_parser = clap::value_parser!(u16).range(20..=1000))]
-    pub lifetime: u16,
+    lifetime: u16,
     /// Send every frame over this time, milliseconds, instead of as fast as the path bears; De Fré et
     /// al. use 20
-    #[arg(long, value_name = "MS", requires = "push",
+    #[arg(long, value_name = "MS",
         value_parser = clap::value_parser!(u16).range(1..=1000))]
-    pub pace: Option<u16>,
+    pace: Option<u16>,
     /// Maximum number of viewers at the same time
-    #[arg(long, value_name = "N", requires = "push", default_value_t = VIEWERS,
+    #[arg(long, value_name = "N", default_value_t = VIEWERS,
         value_parser = clap::value_parser!(u16).range(1..=64))]
-    pub viewers: u16,
+    viewers: u16,
+    /// Write every captured frame's time, points, target, bytes and the time that encoding took to this CSV file
+    #[arg(long, value_name = "FILE")]
+    log: Option<PathBuf>,
     /// Write the state of every viewer's flow to this CSV file, ten times a second
-    #[arg(long, value_name = "FILE", requires = "push")]
-    pub stats: Option<PathBuf>,
+    #[arg(long, value_name = "FILE")]
+    stats: Option<PathBuf>,
     /// Serve metrics over HTTP at this loopback address, for example 127.0.0.1:9479
-    #[arg(long, value_name = "ADDRESS:PORT", requires = "push", value_parser = parse_loopback)]
-    pub metrics: Option<SocketAddr>,
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = parse_loopback)]
+    metrics: Option<SocketAddr>,
 }
 
-/// A codec that can be pushed.
+/// A codec of pushed frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum CodecName {
     /// Views as the cameras captured them, in two layers
@@ -89,9 +96,9 @@ pub enum CodecName {
     Zstd,
 }
 
-/// The parameters of a publisher that pushes.
+/// The recording that is published, and the parameters of the stream.
 #[derive(Debug, Clone)]
-pub struct PushConfig {
+pub struct Config {
     /// The recording that is played.
     pub recording: Recording,
     /// The codec.
@@ -124,11 +131,11 @@ pub struct PushConfig {
     pub metrics: Option<SocketAddr>,
 }
 
-impl PushConfig {
-    /// Returns a configuration that pushes a recording on the loopback interface with default
+impl Config {
+    /// Returns a configuration that publishes a recording on the loopback interface with default
     /// parameters.
     pub fn new(recording: Recording, key: impl Into<KeySource>) -> Self {
-        PushConfig {
+        Config {
             codec: default_codec(&recording),
             has_small: false,
             fps: recording.fps.min(DEFAULT_MAX_FPS),
@@ -147,7 +154,8 @@ impl PushConfig {
         }
     }
 
-    pub(crate) fn from_args(args: PushArgs, common: Common) -> anyhow::Result<Self> {
+    pub(crate) fn from_args(args: Args) -> anyhow::Result<Self> {
+        let common = Common::from_args(&args.common)?;
         let max_rate = args.max_rate;
         let min_rate = args.min_rate.unwrap_or(MIN_MBPS.min(max_rate));
         let default = INITIAL_MBPS.max(min_rate).min(max_rate);
@@ -179,9 +187,9 @@ impl PushConfig {
             1000.0 / common.fps
         );
         let interval = args.pace.map(|pace| Duration::from_millis(pace.into()));
-        let key = args.key.source().context("--push needs --key or --track")?;
-        let defaults = PushConfig::new(common.recording, key);
-        Ok(PushConfig {
+        let key = args.key.source();
+        let defaults = Config::new(common.recording, key);
+        Ok(Config {
             codec: args.codec.unwrap_or(defaults.codec),
             has_small: args.encodings > 1,
             points: common.level.points(),
@@ -192,7 +200,7 @@ impl PushConfig {
             spread: interval.map_or(Spread::BorneRate, Spread::Interval),
             viewers: args.viewers.into(),
             duration: common.duration,
-            log: common.log,
+            log: args.log,
             stats: args.stats,
             metrics: args.metrics,
             ..defaults
@@ -201,7 +209,7 @@ impl PushConfig {
 
     /// Returns the settings of a viewer's flow. The in-flight buffer has room for what leaves within a
     /// frame's lifetime at the highest rate, and for the next frame.
-    pub(super) fn flow(&self) -> FlowConfig {
+    pub(crate) fn flow(&self) -> FlowConfig {
         let time = self.lifetime + self.leaving_time();
         let leaving = self.bounds.maximum().bytes_in(time);
         FlowConfig {
@@ -211,13 +219,13 @@ impl PushConfig {
     }
 
     /// Returns the time from frame to frame.
-    pub(super) fn interval(&self) -> Duration {
+    pub(crate) fn interval(&self) -> Duration {
         Duration::from_secs_f64(1.0 / self.fps)
     }
 
     /// Returns the time in which a frame has to leave at the target rate: until the next one, and early
     /// enough to arrive within its lifetime.
-    pub(super) fn leaving_time(&self) -> Duration {
+    pub(crate) fn leaving_time(&self) -> Duration {
         self.interval().min(self.lifetime * 2 / 3)
     }
 }

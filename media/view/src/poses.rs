@@ -9,7 +9,7 @@ use std::path::Path;
 
 /// The viewer's poses from a time on. The last one is held.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Poses {
+pub(crate) struct Poses {
     began: Instant,
     /// At least one, in the order of their times.
     rows: Vec<Row>,
@@ -34,7 +34,7 @@ impl Poses {
     ///
     /// # Errors
     /// If there is none, or a line is not valid.
-    pub(super) fn read(path: &Path, now: Instant) -> anyhow::Result<Self> {
+    pub(crate) fn read(path: &Path, now: Instant) -> anyhow::Result<Self> {
         let open = || Poses::parse(&read_text(path)?, now);
         open().with_context(|| format!("cannot read the poses in {}", path.display()))
     }
@@ -71,7 +71,7 @@ impl Poses {
 
     /// Returns the pose at a time: between two lines in proportion, before the first and after the last one
     /// as in that line.
-    pub(super) fn at(&self, now: Instant) -> Pose {
+    pub(crate) fn at(&self, now: Instant) -> Pose {
         let time_s = now.saturating_since(self.began).as_secs_f64();
         let next = self.rows.partition_point(|row| row.time_s <= time_s);
         let before = &self.rows[next.saturating_sub(1)];

@@ -20,7 +20,7 @@ const LINGERING: Duration = Duration::from_millis(500);
 /// Decides whether a person is looked at, from the pose of the viewer and where the points of the person are.
 /// One of whom nothing is known yet is.
 #[derive(Debug)]
-pub(super) struct Attention {
+pub(crate) struct Attention {
     entering: FieldOfView,
     staying: FieldOfView,
     extent: Option<Extent>,
@@ -30,7 +30,7 @@ pub(super) struct Attention {
 }
 
 impl Attention {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let widened = |degrees: f32| FieldOfView::default().widened(degrees.to_radians());
         Attention {
             entering: widened(ENTERING_DEGREES),
@@ -42,19 +42,19 @@ impl Attention {
     }
 
     /// Says where the points of the person are. A frame without points changes nothing.
-    pub(super) fn set_extent(&mut self, extent: Extent) {
+    pub(crate) fn set_extent(&mut self, extent: Extent) {
         if !extent.is_empty() {
             self.extent = Some(extent);
         }
     }
 
     /// Forgets where the person was: it may be another one.
-    pub(super) fn forget(&mut self) {
+    pub(crate) fn forget(&mut self) {
         self.extent = None;
     }
 
     /// Returns whether the person is looked at from a pose.
-    pub(super) fn look(&mut self, now: Instant, pose: &Pose) -> bool {
+    pub(crate) fn look(&mut self, now: Instant, pose: &Pose) -> bool {
         let is_in_view = self
             .extent
             .as_ref()

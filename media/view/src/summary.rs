@@ -1,8 +1,8 @@
 //! The measurements of a viewer to whom frames are pushed.
 
-use super::row::PushRow;
 use crate::Drawn;
-use crate::summary::{self, CaptureInterval, write_qoe};
+use crate::measured::{self, CaptureInterval, write_qoe};
+use crate::row::Row;
 use hawser_objects::{FrameStats, Receiver, Refusals, Viewer, ViewerStats};
 use hawser_packets::media::DEFAULT_DATAGRAM;
 use hawser_qoe::{Frame, Qoe};
@@ -13,7 +13,7 @@ use std::time::Duration;
 
 /// The measurements of a viewer to whom frames are pushed.
 #[derive(Debug, Clone, PartialEq)]
-pub struct PushSummary {
+pub struct Summary {
     /// Counts of packets and frames that arrived.
     pub received: Received,
     /// Measurements of decoded frames.
@@ -211,15 +211,15 @@ impl fmt::Display for Damaged {
     }
 }
 
-impl PushSummary {
-    pub(super) fn new(received: Received, decoded: Decoded) -> Self {
-        PushSummary { received, decoded }
+impl Summary {
+    pub(crate) fn new(received: Received, decoded: Decoded) -> Self {
+        Summary { received, decoded }
     }
 }
 
 impl Received {
     /// Adds the counts of a session.
-    pub(super) fn add(&mut self, viewer: &Viewer, frames: &FrameStats) {
+    pub(crate) fn add(&mut self, viewer: &Viewer, frames: &FrameStats) {
         if let Some(receiver) = viewer.receiver() {
             self.add_receiver(receiver);
         }
@@ -228,7 +228,7 @@ impl Received {
     }
 
     /// Adds the counts of the receiver of a session.
-    pub(super) fn add_receiver(&mut self, receiver: &Receiver) {
+    pub(crate) fn add_receiver(&mut self, receiver: &Receiver) {
         let totals = receiver.totals();
         self.packets += totals.packets;
         self.bytes += totals.bytes;
@@ -240,13 +240,13 @@ impl Received {
 }
 
 impl Decoded {
-    pub(super) fn measure(rows: &VecDeque<PushRow>, damaged: Damaged, end: Instant) -> Self {
+    pub(crate) fn measure(rows: &VecDeque<Row>, damaged: Damaged, end: Instant) -> Self {
         let timeline: Vec<Frame> = rows.iter().filter_map(frame).collect();
         let mut interval = CaptureInterval::default();
         rows.iter()
             .filter_map(|row| Some((row.group, row.captured_ns?)))
             .for_each(|(group, captured_ns)| interval.record(group.into(), captured_ns));
-        let qoe = summary::measure(&timeline, end, interval.get());
+        let qoe = measured::measure(&timeline, end, interval.get());
         let ms = |from: u64, to: u64| to.saturating_sub(from) as f64 / 1e6;
         let transport = rows.iter();
         let transport = transport.filter_map(|r| Some(ms(r.first_packet_ns?, r.received_ns)));
@@ -263,7 +263,7 @@ impl Decoded {
     }
 }
 
-fn frame(row: &PushRow) -> Option<Frame> {
+fn frame(row: &Row) -> Option<Frame> {
     Some(Frame {
         captured: Instant::from_nanos(row.captured_ns?),
         decoded: Instant::from_nanos(row.decoded_ns),
@@ -278,7 +278,7 @@ fn mean_and_p99(mut values: Vec<f64>) -> Option<(f64, f64)> {
     Some((values.iter().sum::<f64>() / values.len() as f64, p99))
 }
 
-impl PushSummary {
+impl Summary {
     /// Says if the path seems to carry no packets of the publisher's full length: no frame was whole, and none of the
     /// packets that arrived was that long.
     pub fn narrow_path(&self) -> Option<String> {
@@ -307,9 +307,9 @@ fn is_narrow(frames: &FrameStats, decoded: u64, longest: usize) -> bool {
     has_parts_only && (1..DEFAULT_DATAGRAM).contains(&longest)
 }
 
-impl fmt::Display for PushSummary {
+impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let PushSummary { received, decoded } = self;
+        let Summary { received, decoded } = self;
         write!(f, "{} frames", decoded.frames)?;
         if let Some((duration, qoe)) = &decoded.qoe {
             write_qoe(f, *duration, qoe)?;
