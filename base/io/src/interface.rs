@@ -58,14 +58,10 @@ pub fn name_matches(pattern: &str, name: &str) -> bool {
     }
 }
 
-/// Returns whether the pattern `wide` means all interfaces that the pattern `narrow` means.
-pub fn pattern_includes(wide: &str, narrow: &str) -> bool {
-    name_matches(wide, pattern_beginning(narrow)) && (wide.ends_with('*') || !narrow.ends_with('*'))
-}
-
-/// Returns the name, or the beginning of names, that a pattern means.
-pub fn pattern_beginning(pattern: &str) -> &str {
-    pattern.strip_suffix('*').unwrap_or(pattern)
+/// Returns whether both patterns mean some interface.
+pub fn patterns_meet(one: &str, other: &str) -> bool {
+    let beginning = |pattern: &'_ str| pattern.strip_suffix('*').unwrap_or(pattern).to_owned();
+    name_matches(one, &beginning(other)) || name_matches(other, &beginning(one))
 }
 
 /// Returns whether an address may be reached from other links.

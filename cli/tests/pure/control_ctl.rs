@@ -41,6 +41,13 @@ impl Rig {
         }
     }
 
+    /// Gives a node settings of its uplink as a tunnel client.
+    fn sets_cost(&self, node: &str, cost: u8) {
+        let settings = format!("[[uplink]]\ninterface = \"wwan0\"\ncost = {cost}\n");
+        fs::write(self.folder.path().join("settings.toml"), settings).unwrap();
+        self.says(&format!("tunnel set {node} --file settings.toml"));
+    }
+
     fn ctl(&self, line: &str) -> Output {
         let mut command = Command::new(env!("CARGO_BIN_EXE_hawser"));
         command
@@ -278,33 +285,41 @@ fn enrolment_tokens_are_listed_and_withdrawn() {
 }
 
 #[test]
-fn settings_of_tunnel_clients_are_changed_key_by_key_and_removed() {
+fn settings_of_a_tunnel_client_are_set_shown_and_removed() {
     let rig = Rig::with_nodes();
-    rig.says(
-        "tunnel set --tenant acme --uplink wwan*:cost=1,monthly_cap_mb=5000 --search-every-s 600",
+    let file = |text: &str| fs::write(rig.folder.path().join("settings.toml"), text).unwrap();
+    file(
+        "search_every_s = 600\n[[uplink]]\ninterface = \"wwan*\"\ncost = 2\nmonthly_cap_mb = 5000\n",
     );
-    rig.says("tunnel set --tenant acme --uplink wwan*:cost=2 --uplink eth0:mtu_bytes=1400");
-    let expected = serde_json::json!({ "search_every_s": 600, "uplinks": [
+    rig.says("tunnel set edge-1 --file settings.toml");
+    let expected = serde_json::json!({ "search_every_s": 600, "uplink": [
         { "interface": "wwan*", "cost": 2, "monthly_cap_mb": 5000 },
-        { "interface": "eth0", "mtu_bytes": 1400 },
     ] });
-    assert_eq!(rig.json("tunnel settings --tenant acme"), expected);
-    rig.says("tunnel set --node edge-1 --uplink wwan0:cost=0 --search-every-s 0");
+    assert_eq!(rig.json("tunnel settings edge-1"), expected);
     let clients = rig.says("tunnel clients");
     for part in [
         "edge-1",
-        "wwan0: cost=0; wwan*: cost=2,monthly_cap_mb=5000",
-        "search_every_s: 0",
+        "wwan*: cost=2,monthly_cap_mb=5000",
+        "search_every_s: 600",
         "pending",
     ] {
         assert!(clients.contains(part), "{clients}");
     }
-    let refused = rig.fails("tunnel set --node edge-1 --uplink wwan0:mtu_bytes=1", 1);
-    assert!(refused.contains("uplinks.mtu_bytes"), "{refused}");
-    rig.fails("tunnel set --uplink wwan0:cost=0", 2);
-    rig.says("tunnel clear --node edge-1");
+    for (wrong, word) in [
+        (
+            "[[uplink]]\ninterface = \"wwan0\"\nmtu_bytes = 1\n",
+            "mtu_bytes",
+        ),
+        ("search_every_s = 0\nreport_every = 1\n", "line 2"),
+    ] {
+        file(wrong);
+        let refused = rig.fails("tunnel set edge-1 --file settings.toml", 1);
+        assert!(refused.contains(word), "{refused}");
+    }
+    assert_eq!(rig.json("tunnel settings edge-1"), expected);
+    rig.says("tunnel clear edge-1");
     assert_eq!(rig.json("tunnel clients"), serde_json::json!([]));
-    assert_eq!(rig.json("tunnel settings --tenant acme"), expected);
+    assert_eq!(rig.json("tunnel settings edge-1"), serde_json::json!({}));
 }
 
 #[test]
@@ -535,42 +550,41 @@ fn an_export_is_applied_and_what_no_file_names_is_pruned_on_request() {
 fn settings_of_tunnel_clients_are_exported_applied_and_pruned() {
     let rig = Rig::with_nodes();
     rig.says("tenant create other");
-    rig.says(
-        "tunnel set --tenant acme --uplink wwan*:cost=1,monthly_cap_mb=5000 --search-every-s 600",
-    );
-    rig.says("tunnel set --node edge-1 --uplink wwan0:cost=0");
-    rig.says("tunnel set --tenant other --report-every-s 7");
-    let settings = |owner: &str| rig.json(&format!("tunnel settings --{owner}"));
-    let owners = ["tenant acme", "node edge-1", "tenant other"];
-    let before = owners.map(settings);
+    rig.says("node enrol theirs --tenant other --out theirs.token");
+    let set = |node: &str, cost: u8| rig.sets_cost(node, cost);
+    set("edge-1", 0);
+    set("theirs", 7);
+    let settings = |node: &str| rig.json(&format!("tunnel settings {node}"));
+    let nodes = ["edge-1", "theirs"];
+    let before = nodes.map(settings);
     rig.says("export --out site");
-    for owner in owners {
-        rig.says(&format!("tunnel clear --{owner}"));
+    for node in nodes {
+        rig.says(&format!("tunnel clear {node}"));
     }
     let plan = rig.says("apply --file site/acme.toml --dry-run");
     assert!(
-        plan.contains("nodes/edge-1") && plan.contains("would be created"),
+        plan.contains("edge-1") && plan.contains("would be created"),
         "{plan}"
     );
     rig.says("apply --file site/acme.toml --file site/other.toml");
-    assert_eq!(owners.map(settings), before);
+    assert_eq!(nodes.map(settings), before);
 
-    rig.says("tunnel set --node edge-1 --uplink wwan0:cost=3");
+    set("edge-1", 3);
     let changed = rig.says("apply --file site/acme.toml");
     assert!(changed.contains("changed: settings"), "{changed}");
-    assert_eq!(owners.map(settings), before);
+    assert_eq!(nodes.map(settings), before);
 
     // Only those of the tenants in the files are deleted, and only with --yes.
-    rig.says("tunnel set --node edge-2 --uplink wwan0:cost=3");
+    set("edge-2", 3);
     let plan = rig.ctl("apply --file site/acme.toml --prune");
     assert_eq!(plan.status.code(), Some(1));
     let text = String::from_utf8(plan.stdout).unwrap();
-    let line = text.lines().find(|line| line.contains("nodes/edge-2"));
+    let line = text.lines().find(|line| line.contains("edge-2"));
     assert!(line.unwrap().contains("would be deleted"), "{text}");
-    assert_ne!(settings("node edge-2"), serde_json::json!({}));
+    assert_ne!(settings("edge-2"), serde_json::json!({}));
     rig.says("apply --file site/acme.toml --prune --yes");
-    assert_eq!(settings("node edge-2"), serde_json::json!({}));
-    assert_eq!(owners.map(settings), before);
+    assert_eq!(settings("edge-2"), serde_json::json!({}));
+    assert_eq!(nodes.map(settings), before);
 
     let wrong = |file: &str, text: &str| {
         fs::write(rig.folder.path().join(file), text).unwrap();
@@ -588,7 +602,7 @@ fn settings_of_tunnel_clients_are_exported_applied_and_pruned() {
         let error = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(!output.status.success() && error.contains(word), "{error}");
     }
-    assert_eq!(settings("node edge-2"), serde_json::json!({}));
+    assert_eq!(settings("edge-2"), serde_json::json!({}));
 }
 
 #[test]
@@ -596,15 +610,14 @@ fn a_tenant_is_deleted_with_all_that_belongs_to_it_on_request() {
     let rig = Rig::with_nodes();
     rig.says("tenant create other");
     rig.says("node enrol theirs --tenant other --out theirs.token");
-    rig.says("tunnel set --node theirs --uplink wwan0:cost=1");
+    rig.sets_cost("theirs", 1);
     rig.says("token create eyes --scope read --tenant other --out eyes.token");
     let create_all = || {
         rig.says(
             "flow create stage --tenant acme --ingress edge-1 --egress edge-2 --destination 203.0.113.0/24 --mode replicate",
         );
         rig.says("track create stage --tenant acme --writer edge-1 --reader edge-2");
-        rig.says("tunnel set --tenant acme --search-every-s 600");
-        rig.says("tunnel set --node edge-1 --uplink wwan0:cost=1");
+        rig.sets_cost("edge-1", 1);
     };
     create_all();
     rig.says("token create hand --scope admin --tenant acme --out hand.token");
@@ -639,8 +652,7 @@ fn a_tenant_is_deleted_with_all_that_belongs_to_it_on_request() {
         ["token", "hand"],
         ["flow", "stage"],
         ["track", "stage"],
-        ["tunnel_settings", "nodes/edge-1"],
-        ["tunnel_settings", "tenants/acme"],
+        ["tunnel_settings", "edge-1"],
         ["node", "edge-1"],
         ["node", "edge-2"],
         ["tenant", "acme"],
@@ -655,17 +667,14 @@ fn a_tenant_is_deleted_with_all_that_belongs_to_it_on_request() {
         "{deleted}"
     );
     assert_eq!(lists.map(count), [0, 0, 1, 2, 1]);
-    let kept = rig.json("tunnel settings --node theirs");
-    assert_eq!(kept["uplinks"][0]["cost"], 1);
+    let kept = rig.json("tunnel settings theirs");
+    assert_eq!(kept["uplink"][0]["cost"], 1);
     // What has the same names afterwards is empty.
     rig.says("tenant create acme");
     for node in ["edge-1", "edge-2"] {
         rig.says(&format!("node enrol {node} --tenant acme"));
     }
-    for owner in ["tenant acme", "node edge-1"] {
-        let settings = rig.json(&format!("tunnel settings --{owner}"));
-        assert_eq!(settings, serde_json::json!({}));
-    }
+    assert_eq!(rig.json("tunnel settings edge-1"), serde_json::json!({}));
     create_all();
 }
 

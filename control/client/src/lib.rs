@@ -42,6 +42,6 @@ pub use backoff::{Backoff, pause_within};
 pub use error::Error;
 pub use identity::Identity;
 pub use node::{NodeClient, NodeMessage, NodeStream, enrol, enrol_in};
-pub use operator::{EventStream, OperatorClient, Pages, SettingsOf};
+pub use operator::{EventStream, OperatorClient, Pages};
 pub use renewing::RenewingClient;
 pub use transport::{Controller, Tag, Tagged};

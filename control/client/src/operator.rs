@@ -14,7 +14,7 @@ use hawser_model::resource::{Event, Flow, Node, Override, Path, Policy, Tenant};
 use hawser_model::status::FlowStatus;
 use hawser_model::topology::Topology;
 use hawser_model::track::Track;
-use hawser_model::tunnel::{OwnedSettings, Server, TunnelClient, TunnelSettings};
+use hawser_model::tunnel::{Server, TunnelClient, TunnelSettings};
 use reqwest::Method;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -177,33 +177,27 @@ impl OperatorClient {
         Pages::new(self, "/v1/tunnel-clients", None)
     }
 
-    /// Lists all settings of tunnel clients.
-    pub fn tunnel_settings(&self) -> Pages<'_, OwnedSettings> {
-        Pages::new(self, "/v1/tunnel-settings", None)
+    /// Returns the settings of a node as a tunnel client with their tag, for changing them. Without keys
+    /// if there are none.
+    pub async fn tagged_tunnel_settings(&self, node: &Name) -> Result<Tagged<TunnelSettings>> {
+        self.transport.tagged(&settings_path(node)).await
     }
 
-    /// Returns the settings of tunnel clients with their tag, for changing them. Without keys if there
-    /// are none.
-    pub async fn tagged_tunnel_settings(
-        &self,
-        of: SettingsOf<'_>,
-    ) -> Result<Tagged<TunnelSettings>> {
-        self.transport.tagged(&of.path()).await
-    }
-
-    /// Replaces the settings of tunnel clients if they still have the tag that they were read with.
+    /// Replaces the settings of a node as a tunnel client if they still have the tag that they were read
+    /// with.
     pub async fn replace_tunnel_settings(
         &self,
-        of: SettingsOf<'_>,
+        node: &Name,
         settings: &TunnelSettings,
         tag: &Tag,
     ) -> Result<TunnelSettings> {
-        self.transport.replace(&of.path(), tag, settings).await
+        let path = settings_path(node);
+        self.transport.replace(&path, tag, settings).await
     }
 
-    /// Removes the settings of tunnel clients.
-    pub async fn delete_tunnel_settings(&self, of: SettingsOf<'_>) -> Result<()> {
-        self.delete(&of.path()).await
+    /// Removes the settings of a node as a tunnel client.
+    pub async fn delete_tunnel_settings(&self, node: &Name) -> Result<()> {
+        self.delete(&settings_path(node)).await
     }
 
     /// Lists all flows.
@@ -419,30 +413,8 @@ fn patch_between(old: &Value, new: Value) -> Value {
     Value::Object(patch)
 }
 
-/// Whose tunnel clients settings are for.
-#[derive(Debug, Clone, Copy)]
-pub enum SettingsOf<'a> {
-    /// All clients of a tenant.
-    Tenant(&'a Name),
-    /// One node, whose keys take precedence over those of its tenant.
-    Node(&'a Name),
-}
-
-impl<'a> SettingsOf<'a> {
-    /// Returns whose settings they are.
-    pub fn owner(settings: &'a OwnedSettings) -> SettingsOf<'a> {
-        match &settings.node {
-            Some(node) => SettingsOf::Node(node),
-            None => SettingsOf::Tenant(&settings.tenant),
-        }
-    }
-
-    fn path(self) -> String {
-        match self {
-            SettingsOf::Tenant(name) => format!("/v1/tenants/{name}/tunnel-settings"),
-            SettingsOf::Node(name) => format!("/v1/nodes/{name}/tunnel-settings"),
-        }
-    }
+fn settings_path(node: &Name) -> String {
+    format!("/v1/nodes/{node}/tunnel-settings")
 }
 
 /// A list, fetched page by page as it is read.

@@ -34,9 +34,9 @@ const EVENT: &str = r#"{"at_unix_ms":1,"tenant":"t1","node":null,"flow":"f1","ki
 const TRACK: &str = r#"{"track":{"name":"t1","tenant":"t2","writers":["n1"],"readers":["n2"]},"number":1,
     "secret":"00ff"}"#;
 
-const TUNNEL_CLIENT: &str = r#"{"at_unix_ms":1,"report":{"accepts_settings":true,"applied":"00ff",
-    "refused":{"digest":"00fe","reason":"text"}}}"#;
-const TUNNEL_SETTINGS: &str = r#"{"uplinks":[{"interface":"wwan*","cost":255,"mtu_bytes":1400}],
+const TUNNEL_CLIENT: &str = r#"{"at_unix_ms":1,"report":{"accepts_settings":true,"applied":1,
+    "refused":{"revision":2,"reason":"text"}}}"#;
+const TUNNEL_SETTINGS: &str = r#"{"uplink":[{"interface":"wwan*","cost":255,"mtu_bytes":1400}],
     "search_every_s":600}"#;
 
 const RECORDS: [&str; 7] = [NODE, NUMBER, ALIVE, SEEN, TUNNEL, EVENT, TRACK];

@@ -290,16 +290,10 @@ fn routes_of_operators() -> OpenApiRouter<Arc<Controller>> {
         .routes(routes!(enrolments::withdraw))
         .routes(routes!(tunnels::list))
         .routes(routes!(tunnel_settings::clients))
-        .routes(routes!(tunnel_settings::list))
         .routes(routes!(
-            tunnel_settings::of_tenant,
-            tunnel_settings::set_for_tenant,
-            tunnel_settings::unset_for_tenant
-        ))
-        .routes(routes!(
-            tunnel_settings::of_node,
-            tunnel_settings::set_for_node,
-            tunnel_settings::unset_for_node
+            tunnel_settings::show,
+            tunnel_settings::set,
+            tunnel_settings::delete
         ))
         .routes(routes!(nodes::paths))
         .routes(routes!(topology::topology))

@@ -6,9 +6,7 @@ use hawser_model::node::{Registration, Report};
 use hawser_model::pair::NodeKeys;
 use hawser_model::resource::{Flow, Mode, Pruning, Selector, Trigger};
 use hawser_model::track::Track;
-use hawser_model::tunnel::{
-    ClientReport, GivenSettings, RefusedSettings, ServerReport, UplinkSettings,
-};
+use hawser_model::tunnel::{ClientReport, RefusedSettings, ServerReport};
 use hawser_units::Prefix;
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -322,30 +320,10 @@ pub(crate) fn tunnel_server(server: &ServerReport) -> Result<(), String> {
 
 /// Checks a tunnel client's report.
 pub(crate) fn tunnel_client(client: &ClientReport) -> Result<(), String> {
-    let refused = client.refused.as_ref();
-    let digests = client
-        .applied
-        .iter()
-        .chain(refused.map(|refused| &refused.digest));
-    if digests
-        .into_iter()
-        .any(|digest| digest.len() > GivenSettings::MAX_DIGEST_BYTES)
-    {
-        return Err("`applied` and `refused.digest` must have at most 64 bytes".into());
-    }
     let max = RefusedSettings::MAX_REASON_BYTES;
+    let refused = client.refused.as_ref();
     if refused.is_some_and(|refused| refused.reason.len() > max) {
         return Err(format!("`refused.reason` has more than {max} bytes"));
-    }
-    let (max, max_bytes) = (
-        GivenSettings::MAX_UPLINKS,
-        UplinkSettings::MAX_PATTERN_BYTES,
-    );
-    let is_long = |interface: &String| interface.len() > max_bytes;
-    if client.unmatched.len() > max || client.unmatched.iter().any(is_long) {
-        return Err(format!(
-            "`unmatched` must have at most {max} elements of {max_bytes} bytes"
-        ));
     }
     Ok(())
 }

@@ -27,7 +27,7 @@ use hawser_model::discovery::Discovery;
 use hawser_model::node::{Assignment, Receive, Registration, Send};
 use hawser_model::pair::{AssignedKeys, Peer};
 use hawser_model::resource::{Event, Flow, Node, Path, PathHealth, Policy, Tenant};
-use hawser_model::tunnel::{StoreState, TunnelSettings};
+use hawser_model::tunnel::TunnelSettings;
 use hawser_units::PathSet;
 use serde_json::{Map, Value};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -55,8 +55,6 @@ pub(crate) struct View {
     pub(crate) nodes: BTreeMap<Name, NodeView>,
     pub(crate) flows: BTreeMap<Name, FlowView>,
     pub(crate) tracks: BTreeMap<Name, Versioned<TrackRecord>>,
-    /// The settings of the tunnel clients of each tenant.
-    pub(crate) tunnel_settings: BTreeMap<Name, Versioned<TunnelSettings>>,
     pub(crate) tokens: BTreeMap<Name, Versioned<TokenRecord>>,
     pub(crate) events: Journal<Event>,
     pub(crate) audit: Journal<AuditEntry>,
@@ -101,7 +99,7 @@ pub(crate) struct NodeView {
     pub(crate) tunnel: Option<TunnelRecord>,
     /// The node's last statement as a tunnel client.
     pub(crate) tunnel_client: Option<TunnelClientRecord>,
-    /// The settings of the node as a tunnel client that differ from those of its tenant.
+    /// The settings of the node as a tunnel client.
     pub(crate) tunnel_settings: Option<Versioned<TunnelSettings>>,
     pub(crate) numbers: BTreeMap<u16, Versioned<NumberRecord>>,
     /// The flows that the node replicates.
@@ -285,14 +283,6 @@ impl View {
             0xff => PathSet::from_bits(0x7f),
             bits => PathSet::from_bits(bits),
         }
-    }
-
-    /// Returns the state of the store that the view contains; `None` before its incarnation is known.
-    pub(crate) fn as_of(&self) -> Option<StoreState> {
-        Some(StoreState {
-            incarnation: self.incarnation.clone()?,
-            revision: self.complete,
-        })
     }
 
     /// Returns the offset of a node's inner addresses within each prefix.

@@ -1,13 +1,13 @@
 use crate::output::Output;
-use crate::resource::Resource;
+use crate::resource::{NodeSettings, Resource};
 use crate::tenant;
 use anyhow::{Context, Result, bail};
 use hawser_client::OperatorClient;
 use hawser_io::file::read_text;
 use hawser_model::resource::{Flow, Tenant};
 use hawser_model::track::Track;
-use hawser_model::tunnel::OwnedSettings;
 use hawser_model::{Name, strict, with_unknown};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::{HashMap, HashSet};
@@ -45,7 +45,7 @@ pub(crate) struct Wanted {
     #[serde(default)]
     pub(crate) tenants: Vec<Tenant>,
     #[serde(default)]
-    pub(crate) tunnel_settings: Vec<OwnedSettings>,
+    pub(crate) tunnel_settings: Vec<NodeSettings>,
     #[serde(default)]
     pub(crate) flows: Vec<Flow>,
     #[serde(default)]
@@ -249,7 +249,8 @@ async fn apply_one<T: Resource>(
     }
 }
 
-fn read(path: &Path) -> Result<Wanted> {
+/// Reads a TOML or JSON file, and refuses unknown fields.
+pub(crate) fn read<T: DeserializeOwned>(path: &Path) -> Result<T> {
     let read = match path.to_str() {
         Some("-") => io::read_to_string(io::stdin()),
         _ => read_text(path),
@@ -266,13 +267,13 @@ fn read(path: &Path) -> Result<Wanted> {
     parsed.with_context(|| path.display().to_string())
 }
 
-fn from_toml(text: &str) -> Result<Wanted> {
-    let (wanted, unknown) = with_unknown(toml::Deserializer::parse(text)?)?;
+fn from_toml<T: DeserializeOwned>(text: &str) -> Result<T> {
+    let (parsed, unknown) = with_unknown(toml::Deserializer::parse(text)?)?;
     if let Some(field) = unknown {
         let line = line_of(text, &field).map_or(String::new(), |line| format!("line {line}: "));
         bail!("{line}unknown field `{field}`");
     }
-    Ok(wanted)
+    Ok(parsed)
 }
 
 /// Returns the line of a key in a TOML document, from 1. The key is given by its path.
@@ -384,7 +385,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("wanted.toml");
         fs::write(&path, "[[tenants]]\nname = \"acme\"\ncolour = \"red\"\n").unwrap();
-        let error = format!("{:#}", read(&path).unwrap_err());
+        let error = format!("{:#}", read::<Wanted>(&path).unwrap_err());
         assert!(
             error.ends_with("wanted.toml: line 3: unknown field `tenants.0.colour`"),
             "{error}"

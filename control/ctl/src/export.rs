@@ -1,11 +1,10 @@
 use crate::apply::Wanted;
 use crate::output::Output;
-use crate::resource::Resource;
+use crate::resource::{NodeSettings, Resource};
 use anyhow::{Context, Result};
 use hawser_client::OperatorClient;
 use hawser_model::Name;
 use hawser_model::resource::Tenant;
-use hawser_model::tunnel::OwnedSettings;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
@@ -36,7 +35,7 @@ struct Written {
 pub(crate) async fn run(args: &Args, client: &OperatorClient, output: Output) -> Result<()> {
     let mut all = Wanted {
         tenants: client.tenants().all().await?,
-        tunnel_settings: OwnedSettings::all(client).await?,
+        tunnel_settings: NodeSettings::all(client).await?,
         flows: client.flows().all().await?,
         tracks: client.tracks().all().await?,
     };

@@ -3,12 +3,12 @@
 use crate::outdated::unless_changed;
 use crate::{flow, track};
 use anyhow::{Result, ensure};
-use hawser_client::{OperatorClient, SettingsOf, Tagged};
+use hawser_client::{OperatorClient, Tagged};
 use hawser_model::Name;
 use hawser_model::resource::Flow;
 use hawser_model::track::Track;
-use hawser_model::tunnel::OwnedSettings;
-use serde::Serialize;
+use hawser_model::tunnel::{TunnelClient, TunnelSettings};
+use serde::{Deserialize, Serialize};
 
 /// A resource that can be replaced as a whole.
 pub(crate) trait Resource: Serialize + Sized {
@@ -93,11 +93,20 @@ impl Resource for Track {
     }
 }
 
-impl Resource for OwnedSettings {
+/// The settings of a node as a tunnel client.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct NodeSettings {
+    /// The tenant that the node belongs to.
+    pub(crate) tenant: Name,
+    pub(crate) node: Name,
+    settings: TunnelSettings,
+}
+
+impl Resource for NodeSettings {
     const KIND: &str = "tunnel_settings";
 
     fn name(&self) -> String {
-        self.name()
+        self.node.to_string()
     }
 
     fn tenant(&self) -> &Name {
@@ -105,7 +114,14 @@ impl Resource for OwnedSettings {
     }
 
     async fn all(client: &OperatorClient) -> Result<Vec<Self>> {
-        Ok(client.tunnel_settings().all().await?)
+        let clients = client.tunnel_clients().all().await?.into_iter();
+        let set = clients.filter(|client| !client.settings.is_empty());
+        let of = |client: TunnelClient| NodeSettings {
+            tenant: client.tenant,
+            node: client.node,
+            settings: client.settings,
+        };
+        Ok(set.map(of).collect())
     }
 
     async fn create(&self, client: &OperatorClient) -> Result<()> {
@@ -113,26 +129,23 @@ impl Resource for OwnedSettings {
     }
 
     async fn delete(&self, client: &OperatorClient) -> Result<()> {
-        let owner = SettingsOf::owner(self);
-        Ok(client.delete_tunnel_settings(owner).await?)
+        Ok(client.delete_tunnel_settings(&self.node).await?)
     }
 
     async fn replace(&self, client: &OperatorClient) -> Result<Self> {
-        if let Some(node) = &self.node {
-            let tenant = client.node(node).await?.tenant;
-            ensure!(
-                tenant == self.tenant,
-                "the node {node} belongs to {tenant}, not to {}",
-                self.tenant
-            );
-        }
-        let owner = SettingsOf::owner(self);
-        let Tagged { value, tag } = client.tagged_tunnel_settings(owner).await?;
+        let node = &self.node;
+        let tenant = client.node(node).await?.tenant;
+        ensure!(
+            tenant == self.tenant,
+            "the node {node} belongs to {tenant}, not to {}",
+            self.tenant
+        );
+        let Tagged { value, tag } = client.tagged_tunnel_settings(node).await?;
         let replaced = client
-            .replace_tunnel_settings(owner, &self.settings, &tag)
+            .replace_tunnel_settings(node, &self.settings, &tag)
             .await;
-        unless_changed(replaced, format_args!("settings of {}", self.name()))?;
-        Ok(OwnedSettings {
+        unless_changed(replaced, format_args!("settings of {node}"))?;
+        Ok(NodeSettings {
             settings: value,
             ..self.clone()
         })

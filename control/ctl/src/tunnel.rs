@@ -1,13 +1,13 @@
-pub(crate) mod settings;
-
+use crate::apply;
+use crate::outdated::unless_changed;
 use crate::output::{Output, is_wanted};
 use crate::text;
 use anyhow::Result;
 use hawser_client::OperatorClient;
 use hawser_model::Name;
-use hawser_model::tunnel::{Server, TunnelClient};
-use settings::{Changes, Owner};
+use hawser_model::tunnel::{Server, TunnelClient, TunnelSettings, UplinkSettings};
 use std::net::SocketAddr;
+use std::path::PathBuf;
 
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
@@ -22,23 +22,18 @@ pub(crate) enum Command {
         #[arg(long)]
         node: Option<Name>,
     },
-    /// Show the settings of the tunnel clients of a tenant, or those of one node that take precedence
-    Settings {
-        #[command(flatten)]
-        owner: Owner,
-    },
-    /// Change settings of the tunnel clients of a tenant, or of one node; keys that are not named stay
+    /// Show the settings of a node as a tunnel client
+    Settings { node: Name },
+    /// Replace the settings of a node as a tunnel client
     Set {
-        #[command(flatten)]
-        owner: Owner,
-        #[command(flatten)]
-        changes: Changes,
+        node: Name,
+        /// File with the settings: search_every_s, report_every_s and [[uplink]], as in a client's file;
+        /// TOML, or JSON if its name ends with .json ("-" reads standard input)
+        #[arg(short, long, value_name = "FILE")]
+        file: PathBuf,
     },
-    /// Remove all settings of the tunnel clients of a tenant, or of one node
-    Clear {
-        #[command(flatten)]
-        owner: Owner,
-    },
+    /// Remove the settings of a node as a tunnel client, so that its file applies
+    Clear { node: Name },
 }
 
 impl Command {
@@ -64,19 +59,48 @@ pub(crate) async fn run(command: &Command, client: &OperatorClient, output: Outp
             });
             output.list(&clients, &CLIENT_COLUMNS, client_row)
         }
-        Command::Settings { owner } => {
-            let settings = client.tagged_tunnel_settings(owner.as_ref()).await?.value;
-            output.one(&settings, &settings::fields(&settings))
+        Command::Settings { node } => {
+            let settings = client.tagged_tunnel_settings(node).await?.value;
+            output.one(&settings, &fields(&settings))
         }
-        Command::Set { owner, changes } => {
-            let changed = settings::change(client, owner, changes).await?;
-            output.changed(&changed, &format!("settings of {owner} changed"))
+        Command::Set { node, file } => {
+            let settings: TunnelSettings = apply::read(file)?;
+            let tag = client.tagged_tunnel_settings(node).await?.tag;
+            let replaced = client.replace_tunnel_settings(node, &settings, &tag).await;
+            let changed = unless_changed(replaced, format_args!("settings of {node}"))?;
+            output.changed(&changed, &format!("settings of {node} changed"))
         }
-        Command::Clear { owner } => {
-            client.delete_tunnel_settings(owner.as_ref()).await?;
-            output.done(&format!("settings of {owner} removed"))
+        Command::Clear { node } => {
+            client.delete_tunnel_settings(node).await?;
+            output.done(&format!("settings of {node} removed"))
         }
     }
+}
+
+/// Returns the settings that are given, with their keys: first those of uplinks, by interface.
+fn fields(settings: &TunnelSettings) -> Vec<(&str, String)> {
+    let uplinks = settings.uplink.iter();
+    let uplinks = uplinks.map(|uplink| (uplink.interface.as_str(), uplink_text(uplink)));
+    let intervals = [
+        ("search_every_s", settings.search_every_s),
+        ("report_every_s", settings.report_every_s),
+    ];
+    let intervals = intervals.into_iter();
+    let intervals = intervals.filter_map(|(key, seconds)| Some((key, seconds?.to_string())));
+    uplinks.chain(intervals).collect()
+}
+
+fn uplink_text(uplink: &UplinkSettings) -> String {
+    let keys = [
+        ("cost", uplink.cost.map(u64::from)),
+        ("monthly_cap_mb", uplink.monthly_cap_mb),
+        ("mtu_bytes", uplink.mtu_bytes.map(u64::from)),
+    ];
+    let keys = keys.into_iter();
+    let keys: Vec<_> = keys
+        .filter_map(|(key, value)| Some(format!("{key}={}", value?)))
+        .collect();
+    keys.join(",")
 }
 
 const SERVER_COLUMNS: [&str; 7] = [
@@ -110,7 +134,7 @@ fn server_row(server: &Server) -> Vec<String> {
 const CLIENT_COLUMNS: [&str; 6] = ["node", "tenant", "settings", "state", "since", "reason"];
 
 fn client_row(client: &TunnelClient) -> Vec<String> {
-    let settings: Vec<_> = settings::fields(&client.settings)
+    let settings: Vec<_> = fields(&client.settings)
         .into_iter()
         .map(|(key, value)| format!("{key}: {value}"))
         .collect();
@@ -123,33 +147,6 @@ fn client_row(client: &TunnelClient) -> Vec<String> {
         },
         client.state.name().to_owned(),
         client.since_unix_ms.map_or_else(text::none, text::ago),
-        remark(client),
+        text::or_none(client.reason.as_ref()),
     ]
-}
-
-/// Returns why a client has refused its settings, or what of them has no effect.
-fn remark(client: &TunnelClient) -> String {
-    match client.unmatched.as_slice() {
-        [] => text::or_none(client.reason.as_ref()),
-        unmatched => format!("no uplink of its file is for {}", unmatched.join(", ")),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::json;
-
-    #[test]
-    fn a_client_without_an_uplink_for_its_settings_is_listed_with_them() {
-        let client = json!({ "node": "car", "tenant": "acme", "state": "applied", "reason": null, "since_unix_ms": null,
-            "settings": { "uplinks": [{ "interface": "lte*", "cost": 1 }] } });
-        let row = |client: serde_json::Value| client_row(&serde_json::from_value(client).unwrap());
-        assert_eq!(row(client.clone()).last(), Some(&text::none()));
-        let mut unmatched = client;
-        unmatched["unmatched"] = json!(["lte*"]);
-        let row = row(unmatched);
-        assert_eq!(row[2..4], ["lte*: cost=1", "applied"]);
-        assert_eq!(row[5], "no uplink of its file is for lte*");
-    }
 }

@@ -4,10 +4,7 @@
 
 mod settings;
 
-pub use settings::{
-    GivenSettings, OwnedSettings, SettingsState, StoreState, TunnelClient, TunnelSettings,
-    UplinkSettings,
-};
+pub use settings::{GivenSettings, SettingsState, TunnelClient, TunnelSettings, UplinkSettings};
 
 use crate::name::Name;
 use serde::{Deserialize, Serialize};
@@ -85,25 +82,20 @@ pub struct Servers {
 pub struct ClientReport {
     /// Whether the client's file lets the controller change settings.
     pub accepts_settings: bool,
-    /// The digest of the [`GivenSettings`] in force; `null` if only the client's file is.
+    /// The revision of the [`GivenSettings`] in force; `null` if only the client's file is.
     #[serde(default)]
-    pub applied: Option<String>,
+    pub applied: Option<u64>,
     /// The settings given last, if the client cannot apply them.
     #[serde(default)]
     pub refused: Option<RefusedSettings>,
-    /// The interfaces in the settings in force that no uplink of the client's file is for: what is set
-    /// for them has no effect at this client.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[cfg_attr(feature = "openapi", schema(max_items = 32))]
-    pub unmatched: Vec<String>,
 }
 
 /// Settings that a tunnel client cannot apply. The ones before stay in force.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RefusedSettings {
-    /// Their digest.
-    pub digest: String,
+    /// Their revision.
+    pub revision: u64,
     /// The reason, for people.
     pub reason: String,
 }

@@ -15,7 +15,7 @@ use std::fs;
 const STATUS: &str = r#"{"name":"car-1","role":"client","version":"0.1.0","pid":4294967295,
     "written_unix_ms":18446744073709551615,"draining":false,"addresses":[],"sessions":[],
     "uplinks":[],"memory_bytes":0,"tables_restored":0,"device_restored":0,"deviations":[],
-    "dns_restored":0,"uplink_domains":[],"settings_outdated":0,"damaged_files":[],
+    "dns_restored":0,"uplink_domains":[],"damaged_files":[],
     "dropped":{"spoofed":1}}"#;
 
 const CLIENTS: &str = r#"[{"name":"c1","certificates":["0a"],"addresses":["fd77::2"]}]"#;

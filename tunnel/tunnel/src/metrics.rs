@@ -24,7 +24,7 @@ fn text(status: Status) -> String {
     page("hawser_tunnel", move |sink| write(&status, sink))
 }
 
-const STATUS_METRICS: [Metric<Status>; 8] = [
+const STATUS_METRICS: [Metric<Status>; 7] = [
     gauge("sessions", "Sessions", |s| s.sessions.len() as f64),
     counter(
         "tables_restored",
@@ -50,11 +50,6 @@ const STATUS_METRICS: [Metric<Status>; 8] = [
         "dns_restored",
         "Times that name servers were set again after another program had replaced them",
         |s| s.dns_restored,
-    ),
-    counter(
-        "settings_outdated",
-        "Answers of controllers whose settings were ignored, because later ones were given before",
-        |s| s.settings_outdated,
     ),
     gauge(
         "damaged_files",
@@ -261,7 +256,7 @@ mod tests {
         serde_json::from_value(serde_json::json!({
             "name": "server", "role": "server", "version": "1", "pid": 1, "written_unix_ms": 0, "draining": false,
             "addresses": [], "sessions": [session], "dropped": { "no_client": 13 }, "memory_bytes": 0, "tables_restored": 0,
-            "device_restored": 0, "deviations": [], "dns_restored": 0, "uplink_domains": [], "settings_outdated": 0,
+            "device_restored": 0, "deviations": [], "dns_restored": 0, "uplink_domains": [],
             "damaged_files": [],
             "uplinks": [{ "name": "wwan0", "state": "connected", "month_bytes": null, "modem": { "signal_percent": 67 } }],
         }))

@@ -60,13 +60,9 @@ pub struct Status {
     /// The uplinks whose own name servers systemd-resolved asks for names in some domains; each with its
     /// domains, as in `wlan0: guest.example lan`. It asks them and those of `dns` if the domain is `~.`.
     pub uplink_domains: Vec<String>,
-    /// The state of the settings that a controller has given to a client: `applied`, with the interfaces
-    /// that no uplink is for, or `refused` with the reason; and whether the last answer was ignored. None
-    /// if the controller has given none, or the client's file accepts none.
+    /// The state of the settings that a controller has given to a client: `applied`, or `refused` with the
+    /// reason. None if the controller has given none, or the client's file accepts none.
     pub settings: Option<String>,
-    /// The number of answers of controllers whose settings were ignored, because they are of an earlier
-    /// state of the store than those given before.
-    pub settings_outdated: u64,
     /// Why a server's file was rejected when it was read last; none if it was accepted.
     pub rejected_file: Option<String>,
     /// The files of an earlier process that were damaged when this one started, and what has become of
@@ -238,7 +234,6 @@ impl Status {
             dns_restored: 0,
             uplink_domains: Vec::new(),
             settings: None,
-            settings_outdated: 0,
             rejected_file: None,
             damaged_files: Vec::new(),
             dropped: BTreeMap::new(),

@@ -42,7 +42,7 @@ const RECORDS: [&str; 8] = [
     key::HEALTH,
     key::TUNNEL,
     key::TUNNEL_CLIENT,
-    key::TUNNEL_NODE,
+    key::TUNNEL_SETTINGS,
     key::KEYS,
 ];
 

@@ -221,8 +221,7 @@ fn writes_to_delete(
         );
         return Err(Refusal::conflict(what).kind(Kind::InUse));
     }
-    let mut writes = reference::remove(view, key::TENANT, name, tenant.revision).to_vec();
-    writes.push(Write::delete(key::of(key::TUNNEL_TENANT, name)));
+    let writes = reference::remove(view, key::TENANT, name, tenant.revision).to_vec();
     Ok((writes, tenant.revision))
 }
 

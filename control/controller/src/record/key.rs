@@ -33,9 +33,8 @@ pub(crate) const OBSERVATION: &str = "observation/";
 pub(crate) const TUNNEL: &str = "tunnel/";
 /// The last statement of a node as a tunnel client.
 pub(crate) const TUNNEL_CLIENT: &str = "tunnel_client/";
-/// The settings of tunnel clients: of a tenant, and of one node.
-pub(crate) const TUNNEL_TENANT: &str = "tunnel_tenant/";
-pub(crate) const TUNNEL_NODE: &str = "tunnel_node/";
+/// The settings of a node as a tunnel client.
+pub(crate) const TUNNEL_SETTINGS: &str = "tunnel_settings/";
 pub(crate) const INNER: &str = "inner/";
 pub(crate) const USED: &str = "used/";
 

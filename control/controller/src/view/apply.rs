@@ -180,11 +180,7 @@ impl View {
                 set(&mut self.tracks, &name, at(value, revision)?);
                 Touched::Nothing
             }
-            key::TUNNEL_TENANT => {
-                set(&mut self.tunnel_settings, &name, at(value, revision)?);
-                Touched::Nothing
-            }
-            key::TUNNEL_NODE => {
+            key::TUNNEL_SETTINGS => {
                 let settings = at(value, revision)?;
                 let set = |node: &mut NodeView| node.tunnel_settings = settings;
                 self.with_node(name, set, |_| Touched::Nothing)

@@ -258,7 +258,6 @@ impl Callers {
             (404, "/v1/nodes/in/certificate"),
             (404, "/v1/nodes/in/enrolment/0123456789abcdef"),
             (404, "/v1/nodes/in/tunnel-settings"),
-            (404, "/v1/tenants/acme/tunnel-settings"),
             (404, "/v1/tokens/reader"),
             (403, "/v1/tenants/acme"),
         ];

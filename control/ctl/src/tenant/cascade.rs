@@ -2,12 +2,11 @@
 
 use crate::exit;
 use crate::output::Output;
-use crate::resource::Resource;
+use crate::resource::{NodeSettings, Resource};
 use anyhow::{Context, Result, bail};
-use hawser_client::{Error, OperatorClient, SettingsOf};
+use hawser_client::{Error, OperatorClient};
 use hawser_model::Name;
 use hawser_model::access::{Caller, Scope};
-use hawser_model::tunnel::OwnedSettings;
 use serde::Serialize;
 
 /// Something to be deleted.
@@ -15,7 +14,7 @@ enum Thing {
     Token(Name),
     Flow(Name),
     Track(Name),
-    Settings(OwnedSettings),
+    Settings(NodeSettings),
     Node(Name),
     Tenant(Name),
 }
@@ -100,7 +99,7 @@ async fn things_of(client: &OperatorClient, tenant: &Name) -> Result<Vec<Thing>>
     let tracks = client.tracks().all().await?.into_iter();
     let tracks = tracks.filter(|track| track.tenant == *tenant);
     things.extend(tracks.map(|track| Thing::Track(track.name)));
-    let settings = OwnedSettings::all(client).await?.into_iter();
+    let settings = NodeSettings::all(client).await?.into_iter();
     let settings = settings.filter(|settings| settings.tenant == *tenant);
     things.extend(settings.map(Thing::Settings));
     let nodes = client.nodes().all().await?.into_iter();
@@ -116,7 +115,7 @@ impl Thing {
             Thing::Token(_) => "token",
             Thing::Flow(_) => "flow",
             Thing::Track(_) => "track",
-            Thing::Settings(_) => OwnedSettings::KIND,
+            Thing::Settings(_) => NodeSettings::KIND,
             Thing::Node(_) => "node",
             Thing::Tenant(_) => "tenant",
         }
@@ -139,10 +138,7 @@ impl Thing {
             Thing::Token(name) => client.delete_token(name).await,
             Thing::Flow(name) => client.delete_flow(name).await,
             Thing::Track(name) => client.delete_track(name).await,
-            Thing::Settings(settings) => {
-                let owner = SettingsOf::owner(settings);
-                client.delete_tunnel_settings(owner).await
-            }
+            Thing::Settings(settings) => client.delete_tunnel_settings(&settings.node).await,
             Thing::Node(name) => client.delete_node(name).await,
             Thing::Tenant(name) => client.delete_tenant(name).await,
         };

@@ -99,7 +99,10 @@ fn items(
         filters: Some(Arc::clone(filters)),
     });
     let mut items: Vec<Box<dyn Item>> = loose.map(boxed).collect();
-    let named = config.uplinks.iter().map(|rule| rule.interface.clone());
+    let named = config
+        .uplinks
+        .iter()
+        .map(|rule| rule.settings.interface.clone());
     // A pattern may match nothing.
     let named = named.filter(|rule| !rule.contains('*'));
     items.extend(named.map(|interface| boxed(UplinkState { interface })));

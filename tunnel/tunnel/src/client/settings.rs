@@ -1,17 +1,14 @@
 //! The settings that a controller gives this client: checked, stored for the next process, and laid over
 //! those of the file.
 
-mod limits;
-
 use crate::config::{ClientConfig, UplinkRule};
-use hawser_io::interface::name_matches;
+use hawser_io::interface::{name_matches, patterns_meet};
 use hawser_io::json_file::JsonFile;
 use hawser_model::tunnel::{
-    ClientReport, GivenSettings, RefusedSettings, StoreState, TunnelSettings, UplinkSettings,
+    ClientReport, GivenSettings, RefusedSettings, TunnelSettings, UplinkSettings,
 };
 use hawser_units::Line;
 use hawser_uplinks::Uplink;
-use limits::{applicable, unmatched};
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
@@ -21,56 +18,19 @@ use tracing::{info, warn};
 const MEGABYTE: u64 = 1_000_000;
 
 /// The settings that the controller has given.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Default)]
 struct Given {
-    /// Those that can be applied; none if only the file's apply.
-    settings: Option<GivenSettings>,
-    /// Later ones that cannot be.
-    refused: Option<RefusedSettings>,
-    /// Those given last, whether they can be applied or not.
-    newest: Option<Newest>,
-    /// The number of answers with settings of an earlier state of the store.
-    outdated: u64,
-    /// Whether the last answer was such a one.
-    is_outdated: bool,
+    /// Those in force; none if only the file's apply.
+    applied: Option<GivenSettings>,
+    /// Later ones that cannot be applied, and the reason.
+    refused: Option<(GivenSettings, String)>,
 }
 
-/// Identifies settings, and the latest state of the store that a controller has named.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Newest {
-    digest: String,
-    as_of: Option<StoreState>,
-}
-
-impl Newest {
-    fn of(settings: &GivenSettings) -> Newest {
-        Newest {
-            digest: settings.digest.clone(),
-            as_of: settings.as_of.clone(),
-        }
-    }
-
-    /// Returns whether settings may be of a later state of the store; `None` if one of the states is not
-    /// known.
-    fn is_followed_by(&self, settings: &GivenSettings) -> Option<bool> {
-        let (new, known) = settings.as_of.as_ref().zip(self.as_of.as_ref())?;
-        Some(new.is_news_to(known))
-    }
-
-    /// Returns whether other settings are of a state of the store before these, or of the same one.
-    fn outdates(&self, settings: &GivenSettings) -> bool {
-        settings.digest != self.digest && self.is_followed_by(settings) == Some(false)
-    }
-
-    /// Returns later settings. The state of the store stays if they are the same as before from a
-    /// controller that is behind, or from one that names none.
-    fn followed_by(self, settings: &GivenSettings) -> Newest {
-        let is_behind = self.is_followed_by(settings) == Some(false);
-        let new = settings.as_of.clone().filter(|_| !is_behind);
-        Newest {
-            digest: settings.digest.clone(),
-            as_of: new.or(self.as_of),
-        }
+impl Given {
+    /// Returns the settings that were given last.
+    fn newest(&self) -> Option<&GivenSettings> {
+        let refused = self.refused.as_ref().map(|(settings, _)| settings);
+        refused.or(self.applied.as_ref())
     }
 }
 
@@ -83,45 +43,27 @@ pub(crate) struct Inbox {
     /// The settings given last, for the next process.
     file: JsonFile,
     given: watch::Sender<Given>,
-    in_force: watch::Receiver<InForce>,
-}
-
-/// The settings in force, for reports.
-#[derive(Debug, Clone, Default)]
-struct InForce {
-    /// None if only the file's apply.
-    digest: Option<String>,
-    /// The interfaces in them that no uplink of the file is for.
-    unmatched: Vec<String>,
 }
 
 /// The settings of the controller, for the client to apply.
 pub(crate) struct Pushed {
     given: watch::Receiver<Given>,
     current: TunnelSettings,
-    /// The uplinks of the file.
-    rules: Vec<UplinkRule>,
-    in_force: watch::Sender<InForce>,
 }
 
 /// Returns both ends of a channel for settings, which begins with those that an earlier process stored.
 pub(crate) fn channel(config: &ClientConfig) -> (Inbox, Pushed) {
     let file = JsonFile::at(config.settings_file.clone(), 0o600).durable();
-    let stored = config
-        .accepts_settings
-        .then(|| stored(&file, &config.uplinks))
-        .flatten();
     let given = watch::Sender::new(Given {
-        newest: stored.as_ref().map(Newest::of),
-        settings: stored,
-        ..Given::default()
+        applied: match config.accepts_settings {
+            true => stored(&file, &config.uplinks),
+            false => None,
+        },
+        refused: None,
     });
-    let in_force = watch::Sender::new(InForce::default());
     let mut pushed = Pushed {
         given: given.subscribe(),
         current: TunnelSettings::default(),
-        rules: config.uplinks.clone(),
-        in_force: in_force.clone(),
     };
     pushed.take();
     let inbox = Inbox {
@@ -129,7 +71,6 @@ pub(crate) fn channel(config: &ClientConfig) -> (Inbox, Pushed) {
         rules: config.uplinks.clone(),
         file,
         given,
-        in_force: in_force.subscribe(),
     };
     (inbox, pushed)
 }
@@ -137,12 +78,11 @@ pub(crate) fn channel(config: &ClientConfig) -> (Inbox, Pushed) {
 /// Returns the stored settings, unless they cannot be applied any more.
 fn stored(file: &JsonFile, rules: &[UplinkRule]) -> Option<GivenSettings> {
     let read = || -> anyhow::Result<_> {
-        let Some(settings) = file.read::<GivenSettings>()? else {
+        let Some(given) = file.read::<GivenSettings>()? else {
             return Ok(None);
         };
-        anyhow::ensure!(can_be_reported(&settings), "their digest is too long");
-        applicable(&settings, rules).map_err(anyhow::Error::msg)?;
-        Ok(Some(settings))
+        check(&given.settings, rules).map_err(anyhow::Error::msg)?;
+        Ok(Some(given))
     };
     read().unwrap_or_else(|error| {
         warn!(
@@ -152,84 +92,82 @@ fn stored(file: &JsonFile, rules: &[UplinkRule]) -> Option<GivenSettings> {
     })
 }
 
-/// Returns whether a controller accepts the report on these settings. It would refuse the whole request
-/// otherwise, also the one for servers.
-fn can_be_reported(settings: &GivenSettings) -> bool {
-    settings.digest.len() <= GivenSettings::MAX_DIGEST_BYTES
+/// Checks that settings are valid, that the file has an uplink for each interface in them, and that no
+/// value is above the file's.
+fn check(settings: &TunnelSettings, rules: &[UplinkRule]) -> Result<(), String> {
+    settings.check()?;
+    for set in &settings.uplink {
+        let interface = &set.interface;
+        let rules = rules.iter().map(|rule| &rule.settings);
+        let concerned = rules.filter(|rule| patterns_meet(&rule.interface, interface));
+        let concerned: Vec<_> = concerned.collect();
+        if concerned.is_empty() {
+            return Err(format!(
+                "no [[uplink]] of the client's file is for {interface}"
+            ));
+        }
+        for rule in concerned {
+            check_limit(
+                "monthly_cap_mb",
+                interface,
+                set.monthly_cap_mb,
+                rule.monthly_cap_mb,
+            )?;
+            check_limit("mtu_bytes", interface, set.mtu_bytes, rule.mtu_bytes)?;
+        }
+    }
+    Ok(())
+}
+
+fn check_limit<T: PartialOrd + std::fmt::Display>(
+    key: &str,
+    interface: &str,
+    value: Option<T>,
+    limit: Option<T>,
+) -> Result<(), String> {
+    match value.zip(limit) {
+        Some((value, limit)) if value > limit => Err(format!(
+            "{key} of {interface} is above {limit}, the limit in the client's file"
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// Gives an uplink the settings.
+pub(super) fn apply(settings: &UplinkSettings, uplink: &mut Uplink) {
+    let cap = settings.monthly_cap_mb;
+    uplink.cost = settings.cost.unwrap_or(uplink.cost);
+    uplink.monthly_cap = cap
+        .map(|megabytes| megabytes.saturating_mul(MEGABYTE))
+        .or(uplink.monthly_cap);
+    uplink.mtu = settings.mtu_bytes.unwrap_or(u16::MAX).min(uplink.mtu);
 }
 
 impl Inbox {
-    /// Takes the settings that the controller has answered with, if there are any. Settings that cannot be applied, or are older than those given last, leave the ones before in
-    /// force.
+    /// Takes the settings that the controller has answered with, if there are any. Those that were given
+    /// already, or that others have replaced, change nothing. Those that cannot be applied leave the ones
+    /// before in force.
     pub(crate) async fn handle(&self, settings: Option<GivenSettings>) {
-        let Some(mut settings) = settings.filter(|_| self.accepts) else {
+        let Some(settings) = settings.filter(|_| self.accepts) else {
             return;
         };
-        if !can_be_reported(&settings) {
-            return warn!("the settings of the controller are ignored: their digest is too long");
+        let newest = self.given.borrow().newest().cloned();
+        if newest.is_some_and(|newest| !settings.is_later_than(&newest)) {
+            return;
         }
-        let Some(newest) = self.note(&settings) else {
-            return;
-        };
-        settings.as_of = newest.as_of;
-        let known = self.given.borrow().settings.clone();
-        let refused = match applicable(&settings, &self.rules) {
-            Ok(_) if known.is_some_and(|known| known.is_same(&settings)) => None,
-            Ok(_) => {
-                // First: they do not wait for a slow disk.
-                self.given.send_modify(|given| {
-                    given.settings = Some(settings.clone());
-                    given.refused = None;
-                });
-                return self.store(settings).await;
-            }
-            Err(reason) => Some(RefusedSettings {
-                digest: settings.digest,
-                reason: Line::within(&reason, RefusedSettings::MAX_REASON_BYTES).into_string(),
-            }),
-        };
-        self.given.send_if_modified(|given| {
-            let is_new = given.refused != refused;
-            if let (true, Some(RefusedSettings { reason, .. })) = (is_new, &refused) {
-                warn!("the settings of the controller cannot be applied, the ones before stay in force: {reason}");
-            }
-            given.refused = refused;
-            is_new
+        if let Err(reason) = check(&settings.settings, &self.rules) {
+            let reason = Line::within(&reason, RefusedSettings::MAX_REASON_BYTES).into_string();
+            warn!(
+                "the settings of the controller cannot be applied, the ones before stay in force: {reason}"
+            );
+            let refused = Some((settings, reason));
+            return self.given.send_modify(|given| given.refused = refused);
+        }
+        // First: they do not wait for a slow disk.
+        self.given.send_replace(Given {
+            applied: Some(settings.clone()),
+            refused: None,
         });
-    }
-
-    /// Remembers settings as those given last, and returns what is known of them; none if they are
-    /// outdated, which is counted. Without this, a client that asks a controller that is cut off from
-    /// the store would go back to settings that were replaced.
-    fn note(&self, settings: &GivenSettings) -> Option<Newest> {
-        let mut noted = None;
-        self.given.send_if_modified(|given| {
-            let known = given.newest.take();
-            let was_outdated = given.is_outdated;
-            given.is_outdated = known.as_ref().is_some_and(|known| known.outdates(settings));
-            if given.is_outdated {
-                given.outdated += 1;
-                given.newest = known;
-                if !was_outdated {
-                    warn!(
-                        "the controller has given settings that others have replaced, which stay in force: is it cut off from \
-                         its store?"
-                    );
-                }
-            } else {
-                noted = Some(match known {
-                    Some(known) => known.followed_by(settings),
-                    None => Newest::of(settings),
-                });
-                given.newest.clone_from(&noted);
-            }
-            // Nothing in force has changed.
-            false
-        });
-        noted
-    }
-
-    async fn store(&self, settings: GivenSettings) {
         let file = self.file.clone();
         let stored = spawn_blocking(move || file.write(&settings)).await;
         if let Ok(Err(error)) = stored {
@@ -239,12 +177,14 @@ impl Inbox {
 
     /// Returns what the controller is to know about the settings.
     pub(crate) fn report(&self) -> ClientReport {
-        let InForce { digest, unmatched } = self.in_force.borrow().clone();
+        let Given { applied, refused } = self.given.borrow().clone();
         ClientReport {
             accepts_settings: self.accepts,
-            applied: digest,
-            refused: self.given.borrow().refused.clone(),
-            unmatched,
+            applied: applied.map(|settings| settings.revision),
+            refused: refused.map(|(settings, reason)| RefusedSettings {
+                revision: settings.revision,
+                reason,
+            }),
         }
     }
 }
@@ -259,42 +199,31 @@ impl Pushed {
 
     /// Takes over the settings given last; returns whether they differ from those in force.
     pub(crate) fn take(&mut self) -> bool {
-        let given = self.given.borrow_and_update().settings.clone();
-        let (digest, settings) = match &given {
-            // The inbox has checked them.
-            Some(given) => (
-                Some(given.digest.clone()),
-                given.checked().cloned().unwrap_or_default(),
-            ),
-            None => (None, TunnelSettings::default()),
-        };
+        let applied = self.given.borrow_and_update().applied.clone();
+        let settings = applied.map_or_else(TunnelSettings::default, |given| given.settings);
         let has_changed = std::mem::replace(&mut self.current, settings) != self.current;
-        let unmatched = unmatched(&self.current, &self.rules);
         if has_changed {
             info!(settings = ?self.current, "settings of the controller in force");
-            if !unmatched.is_empty() {
-                warn!(
-                    interfaces = unmatched.join(", "),
-                    "settings of the controller have no effect: no [[uplink]] of the file is for these interfaces"
-                );
-            }
         }
-        self.in_force.send_replace(InForce { digest, unmatched });
         has_changed
     }
 
     /// Returns uplinks with the settings in force.
     pub(crate) fn over(&self, mut uplinks: Vec<Uplink>) -> Vec<Uplink> {
         for uplink in &mut uplinks {
-            let interface = &uplink.interface;
-            let cost = self.of_uplink(interface, |settings| settings.cost);
-            let cap = self.of_uplink(interface, |settings| settings.monthly_cap_mb);
-            let mtu = self.of_uplink(interface, |settings| settings.mtu_bytes);
-            uplink.cost = cost.unwrap_or(uplink.cost);
-            uplink.monthly_cap = cap
-                .map(|cap| cap.saturating_mul(MEGABYTE))
-                .or(uplink.monthly_cap);
-            uplink.mtu = mtu.map_or(uplink.mtu, |mtu| mtu.min(uplink.mtu));
+            let of_uplink = self.current.uplink.iter();
+            let of_uplink = of_uplink
+                .filter(|settings| name_matches(&settings.interface, &uplink.interface))
+                .cloned()
+                .reduce(|first, later| UplinkSettings {
+                    interface: first.interface,
+                    cost: first.cost.or(later.cost),
+                    monthly_cap_mb: first.monthly_cap_mb.or(later.monthly_cap_mb),
+                    mtu_bytes: first.mtu_bytes.or(later.mtu_bytes),
+                });
+            if let Some(settings) = of_uplink {
+                apply(&settings, uplink);
+            }
         }
         uplinks
     }
@@ -311,48 +240,15 @@ impl Pushed {
         Some(Duration::from_secs(self.current.report_every_s?.into()))
     }
 
-    /// Returns the value of a key for an interface, if it is given.
-    fn of_uplink<T>(
-        &self,
-        interface: &str,
-        key: impl Fn(&UplinkSettings) -> Option<T>,
-    ) -> Option<T> {
-        let uplinks = self.current.uplinks.iter();
-        uplinks
-            .filter(|settings| name_matches(&settings.interface, interface))
-            .find_map(key)
-    }
-
-    /// Returns the state of the controller's settings for the status.
-    pub(crate) fn shown(&self) -> Shown {
+    /// Returns the state of the controller's settings for the status; none if it has given none.
+    pub(crate) fn shown(&self) -> Option<String> {
         let given = self.given.borrow();
-        let unmatched = &self.in_force.borrow().unmatched;
-        let state = match (&given.refused, &given.settings) {
-            (Some(RefusedSettings { reason, .. }), _) => Some(format!("refused: {reason}")),
-            (None, Some(_)) if unmatched.is_empty() => Some("applied".to_owned()),
-            (None, Some(_)) => Some(format!(
-                "applied; no uplink of the file is for {}",
-                unmatched.join(", ")
-            )),
+        match (&given.refused, &given.applied) {
+            (Some((_, reason)), _) => Some(format!("refused: {reason}")),
+            (None, Some(_)) => Some("applied".to_owned()),
             (None, None) => None,
-        };
-        let behind = match given.is_outdated {
-            true => "; the last answer, of a controller that is behind its store, is ignored",
-            false => "",
-        };
-        Shown {
-            state: state.map(|state| state + behind),
-            outdated: given.outdated,
         }
     }
-}
-
-/// The state of the controller's settings, as the status shows it.
-pub(crate) struct Shown {
-    /// None if the controller has given none.
-    pub(crate) state: Option<String>,
-    /// The number of answers with settings of an earlier state of the store.
-    pub(crate) outdated: u64,
 }
 
 #[cfg(test)]
@@ -373,9 +269,14 @@ mod tests {
         ClientConfig::read(&file).unwrap()
     }
 
-    fn given(digest: &str, settings: Value) -> GivenSettings {
-        let text = json!({ "digest": digest, "settings": settings });
+    fn given(revision: u64, settings: Value) -> GivenSettings {
+        let text = json!({ "incarnation": "a", "revision": revision, "settings": settings });
         serde_json::from_value(text).unwrap()
+    }
+
+    fn cost(revision: u64, cost: u8) -> GivenSettings {
+        let uplink = json!({ "interface": "eth*", "cost": cost });
+        given(revision, json!({ "uplink": [uplink] }))
     }
 
     fn uplink(interface: &str) -> Uplink {
@@ -396,19 +297,14 @@ mod tests {
         let (inbox, mut pushed) = channel(&config(folder.path(), true));
         assert_eq!(pushed.over(vec![uplink("eth0")]), [uplink("eth0")]);
         assert_eq!((pushed.search_every(), pushed.report_every()), (None, None));
-        let settings = json!({ "search_every_s": 0, "report_every_s": 5, "uplinks": [
+        let settings = json!({ "search_every_s": 0, "report_every_s": 5, "uplink": [
             { "interface": "eth0", "cost": 0 },
             { "interface": "eth*", "cost": 1, "mtu_bytes": 1400 },
             { "interface": "*", "monthly_cap_mb": 7 },
         ] });
-        inbox.handle(Some(given("a", settings))).await;
-        assert_eq!(
-            inbox.report().applied,
-            None,
-            "the client has not taken them"
-        );
+        inbox.handle(Some(given(1, settings))).await;
         assert!(pushed.take() && !pushed.take());
-        assert_eq!(inbox.report().applied.as_deref(), Some("a"));
+        assert_eq!(inbox.report().applied, Some(1));
         let with = |interface: &str, cost, mtu| Uplink {
             cost,
             mtu,
@@ -429,155 +325,106 @@ mod tests {
         // With empty settings, the file applies again; an answer without settings changes nothing.
         inbox.handle(None).await;
         assert!(!pushed.take());
-        inbox.handle(Some(given("b", json!({})))).await;
+        inbox.handle(Some(given(2, json!({})))).await;
         assert!(pushed.take());
         assert_eq!(pushed.over(vec![uplink("eth0")]), [uplink("eth0")]);
     }
 
     #[tokio::test]
-    async fn interfaces_without_an_uplink_are_reported_with_the_settings_in_force() {
+    async fn settings_that_cannot_be_applied_are_refused_as_a_whole() {
         let folder = tempfile::tempdir().unwrap();
         let (inbox, mut pushed) = channel(&config(folder.path(), true));
-        let of = |interfaces: [&str; 2]| {
-            let uplinks = interfaces.map(|interface| json!({ "interface": interface, "cost": 1 }));
-            json!({ "uplinks": uplinks })
-        };
-        inbox.handle(Some(given("a", of(["lte*", "eth0"])))).await;
-        assert!(inbox.report().unmatched.is_empty(), "not in force yet");
+        inbox.handle(Some(cost(1, 1))).await;
         pushed.take();
-        let report = inbox.report();
-        assert_eq!(report.applied.as_deref(), Some("a"));
-        assert_eq!(report.unmatched, ["lte*"]);
-        let shown = pushed.shown().state.unwrap();
-        assert_eq!(shown, "applied; no uplink of the file is for lte*");
-        inbox.handle(Some(given("b", of(["wwan1", "eth0"])))).await;
-        pushed.take();
-        assert!(inbox.report().unmatched.is_empty());
-    }
-
-    #[tokio::test]
-    async fn settings_that_cannot_be_applied_leave_the_ones_before_in_force() {
-        let folder = tempfile::tempdir().unwrap();
-        let (inbox, mut pushed) = channel(&config(folder.path(), true));
-        let right = given("a", json!({ "uplinks": [{ "interface": "*", "cost": 1 }] }));
-        inbox.handle(Some(right.clone())).await;
-        pushed.take();
-        let with = |interface: &str, key: &str, value: u64| json!({ "uplinks": [{ "interface": interface, key: value }] });
-        for (number, (wrong, word)) in [
+        let with = |interface: &str, key: &str, value: u64| json!({ "uplink": [{ "interface": interface, key: value }] });
+        for (revision, (wrong, word)) in (2..).zip([
             (
                 with("wwan1", "monthly_cap_mb", 1001),
-                "monthly_cap_mb of wwan1",
+                "monthly_cap_mb of wwan1 is above 1000",
             ),
             (with("*", "monthly_cap_mb", 1001), "monthly_cap_mb of *"),
+            (with("w*", "monthly_cap_mb", 1001), "monthly_cap_mb of w*"),
             (with("eth*", "mtu_bytes", 1500), "mtu_bytes of eth*"),
-            (with("wwan*", "mtu_bytes", 100), "uplinks.mtu_bytes"),
-            (
-                with("\u{1b}[2K", "cost", 1),
-                r#"uplinks.interface`: "\u{1b}[2K""#,
-            ),
-        ]
-        .into_iter()
-        .enumerate()
-        {
-            let digest = number.to_string();
-            inbox.handle(Some(given(&digest, wrong))).await;
+            (with("wwan*", "mtu_bytes", 100), "mtu_bytes is"),
+            (with("lte*", "cost", 1), "no [[uplink]]"),
+            (with("\u{1b}[2K", "cost", 1), r#"interface "\u{1b}[2K""#),
+        ]) {
+            inbox.handle(Some(given(revision, wrong))).await;
             assert!(!pushed.take());
             let report = inbox.report();
-            assert_eq!(report.applied.as_deref(), Some("a"));
+            assert_eq!(report.applied, Some(1));
             let refused = report.refused.unwrap();
-            assert_eq!(refused.digest, digest);
+            assert_eq!(refused.revision, revision);
             assert!(refused.reason.contains(word), "{}", refused.reason);
-            assert!(pushed.shown().state.unwrap().contains(word));
+            assert!(pushed.shown().unwrap().contains(word));
         }
         assert_eq!(pushed.over(vec![uplink("eth0")])[0].cost, 1);
-        inbox.handle(Some(right)).await;
+        let up_to_the_limit = with("wwan*", "monthly_cap_mb", 1000);
+        inbox.handle(Some(given(20, up_to_the_limit))).await;
         assert_eq!(inbox.report().refused, None);
-        assert_eq!(pushed.shown().state.unwrap(), "applied");
+        assert_eq!(pushed.shown().unwrap(), "applied");
     }
 
     #[tokio::test]
-    async fn a_controller_that_is_behind_its_store_does_not_bring_replaced_settings_back() {
+    async fn replaced_settings_of_a_stale_controller_are_ignored() {
         let folder = tempfile::tempdir().unwrap();
         let config = config(folder.path(), true);
-        let of = |digest: &str, cost: u8, as_of: Option<(&str, u64)>| {
-            let settings = json!({ "uplinks": [{ "interface": "eth*", "cost": cost }] });
-            let as_of = as_of
-                .map(|(store, revision)| json!({ "incarnation": store, "revision": revision }));
-            let text = json!({ "digest": digest, "settings": settings, "as_of": as_of });
-            Some(serde_json::from_value(text).unwrap())
-        };
-        let cost = |pushed: &mut Pushed| {
+        let cost_of = |pushed: &mut Pushed| {
             pushed.take();
             pushed.over(vec![uplink("eth0")])[0].cost
         };
         let (inbox, mut pushed) = channel(&config);
-        inbox.handle(of("one", 1, Some(("a", 5)))).await;
-        inbox.handle(of("two", 3, Some(("a", 7)))).await;
-        assert_eq!(cost(&mut pushed), 3);
-        inbox.handle(of("two", 3, Some(("a", 9)))).await;
-        for (count, behind) in [(1, 6), (2, 8), (3, 9)] {
-            inbox.handle(of("one", 1, Some(("a", behind)))).await;
-            assert_eq!(cost(&mut pushed), 3);
-            let shown = pushed.shown();
-            assert_eq!(shown.outdated, count);
-            assert!(shown.state.unwrap().contains("behind its store"));
-            assert_eq!(inbox.report().applied.as_deref(), Some("two"));
-        }
-        inbox.handle(of("two", 3, Some(("a", 8)))).await;
-        assert_eq!(pushed.shown().state.unwrap(), "applied");
+        inbox.handle(Some(cost(7, 3))).await;
+        inbox.handle(Some(cost(5, 1))).await;
+        assert_eq!(cost_of(&mut pushed), 3);
+        assert_eq!(inbox.report().applied, Some(7));
 
-        // So it is after a restart, with the state of the store in which they were given at first.
+        // So it is after a restart.
         let (inbox, mut pushed) = channel(&config);
-        inbox.handle(of("one", 1, Some(("a", 6)))).await;
-        assert_eq!((cost(&mut pushed), pushed.shown().outdated), (3, 1));
+        inbox.handle(Some(cost(6, 1))).await;
+        assert_eq!(cost_of(&mut pushed), 3);
 
         // What was refused has replaced what is in force, too.
-        let above = json!({ "digest": "above", "settings": { "uplinks": [{ "interface": "eth*", "mtu_bytes": 9000 }] },
-            "as_of": { "incarnation": "a", "revision": 10 } });
-        inbox
-            .handle(Some(serde_json::from_value(above).unwrap()))
-            .await;
-        inbox.handle(of("two", 3, Some(("a", 8)))).await;
-        assert_eq!(inbox.report().refused.unwrap().digest, "above");
+        let above = json!({ "uplink": [{ "interface": "eth*", "mtu_bytes": 9000 }] });
+        inbox.handle(Some(given(10, above))).await;
+        inbox.handle(Some(cost(8, 1))).await;
+        assert_eq!(inbox.report().refused.unwrap().revision, 10);
 
-        // A controller may name no state, and a restored store has another incarnation.
-        inbox.handle(of("one", 1, None)).await;
-        assert_eq!(cost(&mut pushed), 1);
-        inbox.handle(of("two", 3, Some(("a", 10)))).await;
-        assert_eq!(cost(&mut pushed), 1);
-        inbox.handle(of("two", 3, Some(("b", 2)))).await;
-        assert_eq!((cost(&mut pushed), pushed.shown().outdated), (3, 3));
+        // A restored store has another incarnation.
+        let mut restored = cost(2, 1);
+        restored.incarnation = "b".to_owned();
+        inbox.handle(Some(restored)).await;
+        assert_eq!(cost_of(&mut pushed), 1);
     }
 
     #[tokio::test]
     async fn settings_outlive_the_process_while_the_file_accepts_them() {
         let folder = tempfile::tempdir().unwrap();
         let accepting = config(folder.path(), true);
-        let settings = json!({ "uplinks": [{ "interface": "eth*", "cost": 1 }] });
         let (inbox, _) = channel(&accepting);
-        inbox.handle(Some(given("a", settings.clone()))).await;
-        let wrong = json!({ "uplinks": [{ "interface": "", "cost": 9 }] });
-        inbox.handle(Some(given("b", wrong))).await;
+        inbox.handle(Some(cost(1, 1))).await;
+        let wrong = json!({ "uplink": [{ "interface": "", "cost": 9 }] });
+        inbox.handle(Some(given(2, wrong))).await;
         let (inbox, pushed) = channel(&accepting);
         assert_eq!(pushed.over(vec![uplink("eth0")])[0].cost, 1);
-        assert_eq!(inbox.report().applied.as_deref(), Some("a"));
+        assert_eq!(inbox.report().applied, Some(1));
 
         let refusing = ClientConfig {
             accepts_settings: false,
             ..accepting.clone()
         };
         let (inbox, mut pushed) = channel(&refusing);
-        inbox.handle(Some(given("a", settings))).await;
+        inbox.handle(Some(cost(3, 1))).await;
         assert!(!pushed.take());
         assert_eq!(pushed.over(vec![uplink("eth0")])[0].cost, 2);
         assert_eq!(
             (inbox.report().accepts_settings, inbox.report().applied),
             (false, None)
         );
-        assert_eq!(pushed.shown().state, None);
+        assert_eq!(pushed.shown(), None);
         for damaged in [
             "{",
-            "{\"digest\":\"a\",\"settings\":{\"uplinks\":[{\"interface\":\"\"}]}}",
+            "{\"incarnation\":\"a\",\"revision\":1,\"settings\":{\"uplink\":[{\"interface\":\"\"}]}}",
         ] {
             fs::write(&accepting.settings_file, damaged).unwrap();
             let (_, pushed) = channel(&accepting);

@@ -21,8 +21,7 @@ impl Client {
             .map(|state| state + &self.name_servers_of_networks());
         status.dns_restored = dns.restored;
         status.uplink_domains = dns.uplink_domains;
-        let settings = self.settings.shown();
-        (status.settings, status.settings_outdated) = (settings.state, settings.outdated);
+        status.settings = self.settings.shown();
         status.damaged_files.clone_from(&self.damaged_files);
         let uplinks = self.usable_uplinks();
         let session = self.session_status(&uplinks).await;
@@ -110,6 +109,6 @@ impl Client {
             let mut uplinks = uplinks.iter();
             !uplinks.any(|uplink| rule.matches(&uplink.interface))
         });
-        missing.map(|rule| UplinkStatus::missing(&rule.interface))
+        missing.map(|rule| UplinkStatus::missing(&rule.settings.interface))
     }
 }

@@ -1,5 +1,6 @@
 //! The interfaces that the client can use, as the kernel reports them.
 
+use super::settings;
 use crate::config::{ClientConfig, UplinkRule};
 use crate::interfaces;
 use anyhow::{Context, Result};
@@ -115,29 +116,32 @@ fn usable_uplinks(
 }
 
 fn without_address(interface: &str, mtu: u16, rule: &UplinkRule) -> Uplink {
-    Uplink {
+    let mut uplink = Uplink {
         interface: interface.to_owned(),
         ipv4: None,
         ipv6: Vec::new(),
         others: Vec::new(),
-        mtu: rule.mtu.map_or(mtu, |configured| configured.min(mtu)),
-        cost: rule.cost,
-        monthly_cap: rule.monthly_cap,
-    }
+        mtu,
+        cost: 0,
+        monthly_cap: None,
+    };
+    settings::apply(&rule.settings, &mut uplink);
+    uplink
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use hawser_model::tunnel::UplinkSettings;
 
     #[test]
     fn of_each_scope_the_address_that_lasts_is_used() {
         let rules = [UplinkRule {
-            interface: "wan*".to_owned(),
             address: None,
-            mtu: None,
-            cost: 0,
-            monthly_cap: None,
+            settings: UplinkSettings {
+                interface: "wan*".to_owned(),
+                ..UplinkSettings::default()
+            },
         }];
         let own = |address: &str, is_deprecated, is_temporary| OwnAddress {
             interface: "wan0".to_owned(),

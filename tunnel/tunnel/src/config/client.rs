@@ -1,9 +1,9 @@
 use super::{
-    Common, ConfigError, OUTER_MTU, Prefix, Shared, Source, Tls, default_interface, default_mtu,
-    default_state,
+    Common, ConfigError, Prefix, Shared, Source, Tls, default_interface, default_mtu, default_state,
 };
 use hawser_client::Controller;
 use hawser_io::interface::name_matches;
+use hawser_model::tunnel::{TunnelSettings, UplinkSettings};
 use serde::Deserialize;
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -96,36 +96,27 @@ pub struct ServerEntry {
     pub tcp_port: Option<u16>,
 }
 
-/// The interfaces to which this rule applies, and how they are used.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// The interfaces to which this rule applies, and how they are used: `[[uplink]]`.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct UplinkRule {
-    /// An interface name, or a prefix followed by `*`.
-    pub interface: String,
     /// The local address to use; none for any address of the interface.
     pub address: Option<IpAddr>,
-    /// The largest packet of the network behind it, in bytes, if it is smaller than the interface's
-    /// MTU.
-    pub mtu: Option<u16>,
-    /// The cost class. Uplinks of higher classes are on standby while those of lower classes
-    /// suffice.
-    pub cost: u8,
-    /// The limit of bytes per calendar month, in both directions.
-    pub monthly_cap: Option<u64>,
+    /// The settings that an operator of a controller may change, and the interfaces.
+    #[serde(flatten)]
+    pub settings: UplinkSettings,
 }
 
 impl UplinkRule {
     /// Returns whether the rule applies to the interface `name`.
     pub fn matches(&self, name: &str) -> bool {
-        name_matches(&self.interface, name)
+        name_matches(&self.settings.interface, name)
     }
 }
 
 /// The firewall mark of the tunnel's own packets. Other processes need CAP_NET_ADMIN or CAP_NET_RAW
 /// to set it.
 pub(crate) const MARK: u32 = 14752;
-
-/// The valid intervals at which a nearer server is searched, in seconds.
-const SEARCH_EVERY_S: RangeInclusive<u64> = 10..=86_400;
 
 /// The valid times after which larger packets are tried again, in seconds: longer than a trial.
 const MTU_RETRY_S: RangeInclusive<u64> = 20..=86_400;
@@ -143,7 +134,7 @@ struct File {
     #[serde(default)]
     server: Vec<Spanned<Server>>,
     #[serde(default)]
-    uplink: Vec<Spanned<Uplink>>,
+    uplink: Vec<Spanned<UplinkRule>>,
 }
 
 #[derive(Deserialize)]
@@ -165,9 +156,8 @@ struct Tunnel {
     #[serde(default = "default_mtu_retry_s")]
     mtu_retry_s: u64,
     /// The interval at which a nearer server is searched while a session works, in seconds; 0 for
-    /// not at all.
-    #[serde(default)]
-    search_every_s: u64,
+    /// not at all, the default.
+    search_every_s: Option<u32>,
     /// Destinations that are routed into the tunnel.
     #[serde(default)]
     routes: Vec<Prefix>,
@@ -200,9 +190,8 @@ struct Tunnel {
     state: Option<PathBuf>,
     /// The loopback address at which metrics are served.
     metrics: Option<SocketAddr>,
-    /// The interval of log lines about the session, in seconds; 0 for none.
-    #[serde(default = "default_report_every_s")]
-    report_every_s: u64,
+    /// The interval of log lines about the session, in seconds; 0 for none. 60 by default.
+    report_every_s: Option<u32>,
 }
 
 #[derive(Deserialize)]
@@ -227,22 +216,6 @@ struct Server {
     tcp_port: Option<NonZeroU16>,
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Uplink {
-    /// An interface name, or a prefix followed by `*`.
-    interface: String,
-    /// The local address to use.
-    address: Option<IpAddr>,
-    /// The largest packet of the network behind it, in bytes; the interface's MTU by default.
-    mtu_bytes: Option<u16>,
-    /// The cost class, from 0; uplinks of higher classes are on standby.
-    #[serde(default)]
-    cost: u8,
-    /// The limit per calendar month in both directions, in megabytes (10^6 bytes).
-    monthly_cap_mb: Option<u64>,
-}
-
 /// Long, because the client looks for another server much earlier.
 fn default_session_timeout_s() -> u64 {
     600
@@ -253,9 +226,8 @@ fn default_mtu_retry_s() -> u64 {
     600
 }
 
-fn default_report_every_s() -> u64 {
-    60
-}
+/// The default interval of log lines about the session, in seconds.
+const REPORT_EVERY_S: u32 = 60;
 
 impl ClientConfig {
     /// Reads and validates a configuration file. Paths in it are relative to its directory.
@@ -280,6 +252,13 @@ impl ClientConfig {
         check_kill_switch(&source, &file.tunnel)?;
         check_routes(&source, &file.tunnel)?;
         check_dns(&source, &file.tunnel)?;
+        let intervals = TunnelSettings {
+            search_every_s: tunnel.search_every_s,
+            report_every_s: tunnel.report_every_s,
+            ..TunnelSettings::default()
+        };
+        let checked = intervals.check_intervals();
+        checked.map_err(|error| source.wrong(&file.tunnel, error))?;
         Ok(ClientConfig {
             common: super::common(&source, &tunnel.into(), &file.tunnel, &file.tls)?,
             session_timeout: super::session_timeout(
@@ -288,7 +267,10 @@ impl ClientConfig {
                 tunnel.session_timeout_s,
             )?,
             mtu_retry: mtu_retry(&source, &file.tunnel)?,
-            search_every: search_every(&source, &file.tunnel)?,
+            search_every: tunnel
+                .search_every_s
+                .filter(|seconds| *seconds > 0)
+                .map(|seconds| Duration::from_secs(seconds.into())),
             routes: tunnel.routes.clone(),
             masquerade: tunnel.masquerade,
             lan: tunnel.lan.clone(),
@@ -328,7 +310,7 @@ impl From<&Tunnel> for Shared {
             mtu_bytes: tunnel.mtu_bytes,
             state: tunnel.state.clone().unwrap_or_else(default_state),
             metrics: tunnel.metrics,
-            report_every_s: tunnel.report_every_s,
+            report_every_s: tunnel.report_every_s.unwrap_or(REPORT_EVERY_S).into(),
         }
     }
 }
@@ -337,20 +319,6 @@ fn mtu_retry(source: &Source<'_>, at: &Spanned<Tunnel>) -> Result<Duration, Conf
     match at.get_ref().mtu_retry_s {
         seconds if MTU_RETRY_S.contains(&seconds) => Ok(Duration::from_secs(seconds)),
         _ => Err(source.wrong(at, "mtu_retry_s is 20 to 86400, a day")),
-    }
-}
-
-fn search_every(
-    source: &Source<'_>,
-    at: &Spanned<Tunnel>,
-) -> Result<Option<Duration>, ConfigError> {
-    match at.get_ref().search_every_s {
-        0 => Ok(None),
-        seconds if SEARCH_EVERY_S.contains(&seconds) => Ok(Some(Duration::from_secs(seconds))),
-        _ => Err(source.wrong(
-            at,
-            "search_every_s is 10 to 86400, a day, or 0 to stay at a server as long as it answers",
-        )),
     }
 }
 
@@ -452,29 +420,16 @@ fn server(source: &Source<'_>, entry: &Spanned<Server>) -> Result<ServerEntry, C
 fn uplink(
     source: &Source<'_>,
     tun: &str,
-    entry: &Spanned<Uplink>,
+    entry: &Spanned<UplinkRule>,
 ) -> Result<UplinkRule, ConfigError> {
-    let Uplink {
-        interface,
-        address,
-        mtu_bytes,
-        cost,
-        monthly_cap_mb,
-    } = entry.get_ref();
-    let rule = UplinkRule {
-        interface: interface.clone(),
-        address: *address,
-        mtu: *mtu_bytes,
-        cost: *cost,
-        monthly_cap: monthly_cap_mb.map(|megabytes| megabytes.saturating_mul(1_000_000)),
-    };
-    if mtu_bytes.is_some_and(|mtu| !OUTER_MTU.contains(&mtu)) {
-        return Err(source.wrong(entry, "mtu_bytes is 1280 to 9000"));
-    }
+    let rule = entry.get_ref();
+    let interface = &rule.settings.interface;
+    let checked = rule.settings.check();
+    checked.map_err(|error| source.wrong(entry, error))?;
     if rule.matches(tun) || rule.matches("lo") {
         let message =
             format!("{interface:?} is also the tunnel's own device or the loopback device");
         return Err(source.wrong(entry, message));
     }
-    Ok(rule)
+    Ok(rule.clone())
 }

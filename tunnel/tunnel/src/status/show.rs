@@ -229,7 +229,6 @@ mod tests {
             dns_restored: 0,
             uplink_domains: Vec::new(),
             settings: None,
-            settings_outdated: 0,
             rejected_file: None,
             damaged_files: Vec::new(),
             dropped: BTreeMap::from([(foreign.to_owned(), 1)]),

@@ -3,7 +3,7 @@
 use crate::process;
 use crate::rig::{End, HOST4, PORT, Rig, TIMEOUT, UPLINKS};
 use crate::traffic::{Connection, echo};
-use hawser_client::{Identity, OperatorClient, SettingsOf, enrol};
+use hawser_client::{Identity, OperatorClient, enrol};
 use hawser_model::Name;
 use hawser_model::access::NewEnrolment;
 use hawser_model::resource::Tenant;
@@ -150,12 +150,14 @@ impl Controlled {
         self.rig.start(&self.rig.client, node, "client", &config)
     }
 
-    /// Sets the settings of tunnel clients.
-    fn set(&self, of: SettingsOf<'_>, settings: Value) {
+    /// Sets the settings of the tunnel client `car`.
+    fn set(&self, settings: Value) {
+        let car = name("car");
         let settings: TunnelSettings = serde_json::from_value(settings).unwrap();
         let set = async |operator: &OperatorClient| {
-            let tag = operator.tagged_tunnel_settings(of).await?.tag;
-            operator.replace_tunnel_settings(of, &settings, &tag).await
+            let tag = operator.tagged_tunnel_settings(&car).await?.tag;
+            let replaced = operator.replace_tunnel_settings(&car, &settings, &tag);
+            replaced.await
         };
         self.ask(set).unwrap();
     }
@@ -390,17 +392,15 @@ fn an_operator_moves_the_traffic_of_a_running_client_to_another_uplink() {
     let client = controlled.client_with("car", "settings = true\n", uplinks);
     let both = |status: &Status| in_use(status) == UPLINKS;
     let before = client.until("both uplinks are in use", both);
-    let (tenant, node) = (name("acme"), name("car"));
-    let (of_tenant, of_node) = (SettingsOf::Tenant(&tenant), SettingsOf::Node(&node));
     let cost = |cost: [u8; 2]| {
         let uplinks = UPLINKS.iter().zip(cost);
         let uplinks =
             uplinks.map(|(interface, cost)| json!({ "interface": interface, "cost": cost }));
-        json!({ "uplinks": uplinks.collect::<Vec<_>>() })
+        json!({ "uplink": uplinks.collect::<Vec<_>>() })
     };
     let rig = &controlled.rig;
     let connection = Connection::open(&rig.client, &rig.host, HOST4);
-    controlled.set(of_tenant, cost([0, 1]));
+    controlled.set(cost([0, 1]));
     client.until("one uplink is in use", |status| in_use(status) == ["wan0"]);
     assert_eq!(
         controlled
@@ -410,8 +410,7 @@ fn an_operator_moves_the_traffic_of_a_running_client_to_another_uplink() {
     );
     connection.wait_for_progress();
 
-    // The exception of the node moves the traffic to the other uplink.
-    controlled.set(of_node, cost([1, 0]));
+    controlled.set(cost([1, 0]));
     let moved = client.until("the other uplink is in use", |status| {
         in_use(status) == ["wan1"]
     });
@@ -424,9 +423,9 @@ fn an_operator_moves_the_traffic_of_a_running_client_to_another_uplink() {
 
     // A path with another MTU takes the place of the one before.
     let mut narrow = cost([1, 0]);
-    narrow["uplinks"][1]["mtu_bytes"] = json!(1400);
+    narrow["uplink"][1]["mtu_bytes"] = json!(1400);
     let full = client.session().mtu_bytes;
-    controlled.set(of_node, narrow.clone());
+    controlled.set(narrow.clone());
     client.until("packets are smaller", |status| {
         status
             .sessions
@@ -437,8 +436,8 @@ fn an_operator_moves_the_traffic_of_a_running_client_to_another_uplink() {
 
     // What the client's file does not allow is refused, and what was in force stays.
     let mut above = narrow.clone();
-    above["uplinks"][1]["monthly_cap_mb"] = json!(1001);
-    controlled.set(of_node, above);
+    above["uplink"][1]["monthly_cap_mb"] = json!(1001);
+    controlled.set(above);
     let refused = controlled.wait_until_settings(SettingsState::Refused);
     let reason = refused.reason.unwrap();
     assert!(
@@ -489,8 +488,7 @@ fn a_controller_that_the_routes_cover_is_reached_outside_the_tunnel_over_any_upl
         in_use(status) == UPLINKS
     });
     echo(&rig.client, &rig.host, HOST4);
-    let tenant = name("acme");
-    controlled.set(SettingsOf::Tenant(&tenant), json!({ "report_every_s": 5 }));
+    controlled.set(json!({ "report_every_s": 5 }));
     controlled.wait_until_settings(SettingsState::Applied);
 
     // Only the controller names the second server.
@@ -511,9 +509,7 @@ fn a_client_whose_file_does_not_say_so_takes_no_settings() {
     client.until("both uplinks are in use", |status| {
         in_use(status) == UPLINKS
     });
-    let tenant = name("acme");
-    let settings = json!({ "uplinks": [{ "interface": "wan0", "cost": 1 }] });
-    controlled.set(SettingsOf::Tenant(&tenant), settings);
+    controlled.set(json!({ "uplink": [{ "interface": "wan0", "cost": 1 }] }));
     controlled.wait_until_settings(SettingsState::NotAccepted);
     // Only the controller names the second server: a client that goes there has got an answer with the
     // settings, too.
