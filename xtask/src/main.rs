@@ -1,7 +1,8 @@
 //! Checks of the source tree, called by the Makefile.
 //!
 //! `cargo run -p xtask -- products` checks that no product imports another, `cargo run -p xtask --
-//! circles` that the files of a crate do not use each other in a circle, `cargo run -p xtask -- test`
+//! circles` that the files of a crate do not use each other in a circle, `cargo run -p xtask -- reference`
+//! makes the reference pages of configuration files, `cargo run -p xtask -- test`
 //! runs all checks and tests that a change must pass, and `cargo run -p xtask -- kernels` those that need
 //! another kernel. `run-test` is for these: cargo runs test programs with it.
 
@@ -9,6 +10,7 @@ mod circles;
 mod kernels;
 mod machine;
 mod products;
+mod reference;
 mod silence;
 mod steps;
 
@@ -16,7 +18,7 @@ use anyhow::{Result, bail};
 use cargo_metadata::{Metadata, MetadataCommand};
 use std::process::ExitCode;
 
-const USAGE: &str = "usage: cargo run -p xtask -- products|circles|test|kernels";
+const USAGE: &str = "usage: cargo run -p xtask -- products|circles|reference|test|kernels";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -37,6 +39,7 @@ fn run(task: Option<&str>) -> Result<()> {
     match task {
         Some("products") => products::check(&workspace()?),
         Some("circles") => circles::check(&workspace()?),
+        Some("reference") => reference::write(workspace()?.workspace_root.as_std_path()),
         Some("kernels") => kernels::test(&workspace()?),
         Some("test") => steps::test(&workspace()?),
         _ => bail!(USAGE),

@@ -11,22 +11,25 @@ use std::time::Duration;
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
-    /// The name of this controller, for other controllers and in events; random if not given.
+    /// The name of this controller, for other controllers and in events. Default: another one at each
+    /// start.
     pub name: Option<String>,
-    /// The HTTPS address to listen on.
+    /// The HTTPS address. Default: `"127.0.0.1:14750"`.
     pub listen: SocketAddr,
-    /// The names and addresses by which clients reach the controller, for its certificate.
-    /// `localhost` and the loopback addresses are always included.
+    /// Names and addresses by which clients reach the controller, for its certificate. `localhost`, the
+    /// loopback addresses and the address in `listen` are always in it.
     pub names: Vec<String>,
-    /// The directory for its files: authority, database, the first operator's token.
+    /// The folder of `authority.pem`, `authority.key`, `admin.token` and `database`.
     pub state: PathBuf,
-    /// The address that serves metrics and health without TLS and token; `None` for no such
-    /// address.
+    /// The address at which health and metrics are served by HTTP without authentication, for scrapers: a
+    /// loopback address or one in a management network. It accepts HTTP/1.1 and 64 connections with the
+    /// time limits of `[limits]`. Without it, `/metrics` needs a token that is not limited to a tenant,
+    /// unless requested from the same machine.
     pub metrics_listen: Option<SocketAddr>,
-    /// The certificate that clients get who ask for one of its names and do not name the controller's own
-    /// authority, such as browsers; `None`: they get that of the authority.
+    /// The certificate for browsers.
     pub tls: Option<TlsConfig>,
-    /// The store of the state.
+    /// `kind = "embedded"`: the file `database`, for one controller. `kind = "etcd"`: a cluster that
+    /// several controllers share. Default: `{ kind = "embedded" }`.
     pub store: StoreConfig,
     /// Settings for nodes.
     pub nodes: NodesConfig,
@@ -34,7 +37,7 @@ pub struct Config {
     pub tunnels: TunnelsConfig,
     /// Limits on the resources that clients may use.
     pub limits: LimitsConfig,
-    /// The number of events that are retained.
+    /// The number of events that are kept.
     pub max_events: usize,
     /// The retention of the audit log.
     pub audit: AuditConfig,
@@ -81,14 +84,15 @@ impl EtcdConfig {
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct NodesConfig {
-    /// The interval between the nodes' reports, milliseconds.
+    /// The interval of the nodes' reports if nothing happens.
     pub report_every_ms: u32,
-    /// The time without a report after which a node counts as lost, seconds. It also bounds the
-    /// time until another controller decides after the leader has died.
+    /// A node that was silent for this time counts as lost. Also the time after which another controller
+    /// becomes the leader when the leader dies.
     pub lease_s: u32,
-    /// The validity of a node's certificate, days; fractions are allowed.
+    /// The validity of the nodes' certificates, which are renewed after two thirds of it; may be a fraction
+    /// of a day.
     pub certificate_days: f64,
-    /// Whether policies are also sent to ingress nodes in-band.
+    /// Whether policies are also sent in-band, to ingress nodes that accept signals.
     pub signals: bool,
 }
 
@@ -96,20 +100,21 @@ pub struct NodesConfig {
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct AuditConfig {
-    /// The age at which an entry is removed, days. Only the time counts for which a controller has run.
+    /// The age at which an entry is removed, days for which a controller has run.
     pub days: u32,
-    /// The maximum number of entries. Beyond it, the oldest entry of the actor with the most
-    /// entries is removed first.
+    /// The number of entries that are kept; each takes about 1 KB of memory and of the store. Beyond it,
+    /// the oldest entry of the actor with the most entries is removed first.
     pub entries: usize,
 }
 
-/// A certificate for browsers, of an authority that they trust.
+/// A certificate of an authority that browsers trust. Clients get it that ask for one of its names and
+/// do not name the controller's own authority; without it, all get that of the authority.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TlsConfig {
-    /// The file of the certificate chain, PEM, the server's own first.
+    /// The certificate chain, PEM, the server's own first.
     pub certificate: PathBuf,
-    /// The file of its private key, PEM.
+    /// Its private key, PEM.
     pub key: PathBuf,
 }
 
@@ -117,10 +122,10 @@ pub struct TlsConfig {
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct TunnelsConfig {
-    /// The prefixes of the clients' inner addresses, which are those of the servers: at most one
-    /// per address family. If empty, each server assigns its own.
+    /// Prefixes of the inner addresses of tunnels' clients, which all servers have: `["10.77.0.0/16",
+    /// "fd77::/64"]`. Without it, each server assigns its own.
     pub addresses: Vec<Prefix>,
-    /// The nodes that may be tunnel servers. All traffic of clients passes through them.
+    /// Names of the nodes that may be servers: all packets of their clients pass through them.
     pub servers: Vec<Name>,
 }
 
@@ -128,35 +133,39 @@ pub struct TunnelsConfig {
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LimitsConfig {
-    /// The maximum number of open connections.
+    /// Open connections; each needs a file descriptor, and the controller raises its own limit to what the
+    /// system allows.
     pub connections: usize,
-    /// The maximum number of open connections from one address.
+    /// Open connections from one address. A connection whose client does not read a large response costs up
+    /// to 100 kB until `unread_timeout_s` has passed.
     pub connections_per_address: usize,
-    /// The timeout for a TLS handshake, the head of a request and the rest of it, seconds.
+    /// The time limit of a handshake, of the head of a request, and of the rest of a request with its
+    /// response.
     pub request_timeout_s: u32,
-    /// The time without a request after which a connection is closed, seconds.
+    /// A connection without a request is closed after this time.
     pub idle_timeout_s: u32,
-    /// The time after which a connection is closed when its other end accepts none of the data sent
-    /// to it, seconds. It closes streams that no client reads.
+    /// A connection is closed if its client reads nothing of a response for this time, with HTTP/2 even if
+    /// it reads other responses (`refused_total{reason="unread_answer"}`).
     pub unread_timeout_s: u32,
-    /// The maximum size of a request body, bytes.
+    /// The size of a request's body; without authentication (`/v1/enrol`) 16,384, and of a node's report
+    /// 2,097,152, which is enough for 1,024 flows of eight paths.
     pub body_bytes: usize,
-    /// The maximum request rate per operator's token, requests per second.
+    /// By token; twice as many at once.
     pub operator_requests_per_s: f64,
-    /// The maximum request rate per node and per enrolment token, requests per second.
+    /// By node, and by enrolment token; twice as many at once.
     pub node_requests_per_s: f64,
-    /// The maximum rate of failed authentications per address, per minute. Beyond it, the response
-    /// is 429.
+    /// Failed authentications, by source address; at least 20 at once. Beyond it, the response is 429.
     pub failures_per_minute: f64,
-    /// The number of events that are retained per node and per flow. It is also the burst of
-    /// events, and of changes, that a node may cause.
+    /// Events that are kept about each node and each flow; also the burst of events, and of changes, that a
+    /// node may cause.
     pub max_node_events: usize,
-    /// The maximum average rate of events per node, events per second.
+    /// Events that one node causes, averaged over time.
     pub node_events_per_s: f64,
-    /// The maximum average rate of changes per node, changes per second: registrations, returns,
-    /// certificates, health of paths, decisions about its flows.
+    /// Changes that one node causes, averaged over time: registrations, returns, certificates, health of
+    /// paths, decisions about its flows.
     pub node_changes_per_s: f64,
-    /// The maximum number of nodes of a tenant.
+    /// Nodes of one tenant, also those that were never enrolled; beyond it, no token for another node is
+    /// made (409).
     pub tenant_nodes: usize,
 }
 

@@ -84,23 +84,32 @@ pub struct MoqConfig {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
+    /// The name of the folder with the status.
     #[serde(default = "name")]
     name: Spanned<String>,
+    /// The folder of that folder.
     #[serde(default = "state")]
     state: PathBuf,
+    /// A loopback address and port at which metrics are served.
     metrics: Option<Spanned<SocketAddr>>,
     controller: Option<Spanned<FileController>>,
     broadcast: Spanned<Vec<FileBroadcast>>,
+    /// The rate at which a viewer is served before anything is known of its path.
     #[serde(default = "initial_rate")]
     initial_rate_mbps: Spanned<f64>,
+    /// The highest rate at which a viewer is served.
     #[serde(default = "max_rate")]
     max_rate_mbps: Spanned<f64>,
 }
 
+/// The source of the keys of broadcasts with a `track`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct FileController {
+    /// `["https://HOST:PORT"]`, every instance of the controller.
     urls: Vec<String>,
+    /// The folder of the certificate of the node that the relay is, which `hawser enrol` or the agent
+    /// makes.
     node: PathBuf,
 }
 
@@ -110,35 +119,56 @@ struct Controlled {
     node: PathBuf,
 }
 
+/// One for each broadcast.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct FileBroadcast {
+    /// The name in status, metrics and log.
     name: Spanned<String>,
+    /// Host and port of the publisher, or of another relay. A name is looked up for each session.
     upstream: Option<Spanned<String>>,
-    from_moq: Option<Spanned<from_moq::File>>,
+    from_moq: Option<Spanned<from_moq::Table>>,
+    /// The address and port for viewers: one of this machine, not 0.0.0.0.
     listen: Spanned<SocketAddr>,
+    /// The file that `hawser keygen --relay-of` made.
     key: Option<PathBuf>,
+    /// Instead of `key`: a track of the controller that this node may relay, or watch.
     track: Option<Spanned<String>>,
+    /// The maximum number of viewers.
     #[serde(default = "viewers")]
     viewers: Spanned<usize>,
+    /// The time between the reports of a viewer, 1 to 120.
     #[serde(default = "report_interval")]
     report_interval_ms: Spanned<u8>,
+    /// The time for which packets are kept, at most 60000.
     #[serde(default = "cache")]
     cache_ms: Spanned<u32>,
+    /// The memory for them, with 200 bytes for each packet and 300 for each object besides its own.
     #[serde(default = "cache_size")]
     cache_mb: Spanned<u32>,
     moq: Option<Spanned<FileMoq>>,
 }
 
+/// Serves the broadcast over Media over QUIC, too.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct FileMoq {
+    /// The address and port for MoQ clients (QUIC, UDP). Any other than a loopback address needs a `token`.
+    /// Default: `"127.0.0.1:14754"`.
     #[serde(default = "moq_listen")]
     listen: Spanned<SocketAddr>,
+    /// The name under which the broadcast is announced. Default: that of the broadcast.
     name: Option<Spanned<String>>,
+    /// The PEM file with the certificate chain. Default: a certificate of the relay's own for 13 days,
+    /// another one at every start and every week.
     certificate: Option<PathBuf>,
+    /// The PEM file with its key, which only its owner and its group may read.
     certificate_key: Option<PathBuf>,
+    /// The file with the token that clients present, 16 to 128 letters, digits and `._~-`, which only its
+    /// owner may read.
     token: Option<PathBuf>,
+    /// The maximum number of clients. One address, which all those behind a router may share, gets little
+    /// more than half of the places.
     #[serde(default = "moq_clients")]
     clients: Spanned<usize>,
 }
@@ -284,7 +314,7 @@ impl FileBroadcast {
         let upstream = match (self.upstream, self.from_moq) {
             (Some(upstream), None) => Upstream::Peer(upstream.into_inner()),
             (None, Some(from)) => {
-                let from = from_moq::File::parsed(from, self.name.get_ref(), source)?;
+                let from = from_moq::Table::parsed(from, self.name.get_ref(), source)?;
                 Upstream::Moq(from)
             }
             (Some(upstream), Some(_)) => {

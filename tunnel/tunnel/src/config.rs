@@ -177,13 +177,17 @@ struct Shared {
     report_every_s: u64,
 }
 
-/// `[tls]`: either the three files or `node`.
+/// The identity: `authority`, `certificate` and `key`, or `node`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Tls {
+    /// The certificate of the authority that signed those of both ends, PEM.
     authority: Option<PathBuf>,
+    /// The certificate, PEM. A server's has its `name` as a DNS name, a client's as its common name.
     certificate: Option<PathBuf>,
+    /// The key of the certificate, PEM, which only its owner and its group may read.
     key: Option<PathBuf>,
+    /// The folder of a node that was enrolled with a controller, instead of the three files.
     node: Option<PathBuf>,
 }
 

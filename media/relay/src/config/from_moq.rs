@@ -59,20 +59,33 @@ impl fmt::Debug for SecretUrl {
     }
 }
 
+/// Instead of `upstream`: the broadcast comes over Media over QUIC.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct File {
+pub(super) struct Table {
+    /// `https://HOST:PORT` (WebTransport) or `moqt://HOST:PORT` (QUIC) of a server that has the broadcast,
+    /// with path and query if it wants them.
     url: Option<Spanned<String>>,
+    /// The PEM file with the authorities that may sign the server's certificate. Default: those of the
+    /// system.
     authorities: Option<Spanned<PathBuf>>,
+    /// Instead of `authorities`: the fingerprint of the server's certificate.
     certificate_sha256: Option<Spanned<String>>,
+    /// Instead of `url`: the address and port at which publishers connect (QUIC, UDP). Any other than a
+    /// loopback address needs a `token`.
     pub(super) listen: Option<Spanned<SocketAddr>>,
+    /// With `listen`: as in `[broadcast.moq]`.
     certificate: Option<Spanned<PathBuf>>,
+    /// With `listen`: as in `[broadcast.moq]`.
     certificate_key: Option<Spanned<PathBuf>>,
+    /// The name of the broadcast at the server, or of what publishers publish. Default: that of the
+    /// broadcast.
     name: Option<Spanned<String>>,
+    /// The file with the token that the relay adds to the query of `url`, or that publishers present.
     token: Option<PathBuf>,
 }
 
-impl File {
+impl Table {
     pub(super) fn parsed(
         spanned: Spanned<Self>,
         broadcast: &str,

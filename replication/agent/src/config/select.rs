@@ -3,14 +3,17 @@ use hawser_units::FlowId;
 use serde::Deserialize;
 use std::ops::RangeInclusive;
 
+/// The packets of a flow.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Selector {
-    /// A prefix, such as 203.0.113.0/24.
+    /// A prefix, such as `"203.0.113.0/24"`.
     destination: String,
+    /// `"tcp"`, `"udp"`, `"icmp"`, `"icmpv6"` or a number. Default: any.
     protocol: Option<Protocol>,
-    /// One port, or the first and the last port of a range.
+    /// One port, or `[first, last]`. Default: any.
     source_ports: Option<PortRange>,
+    /// One port, or `[first, last]`. Default: any.
     destination_ports: Option<PortRange>,
 }
 

@@ -96,11 +96,11 @@ pub struct ServerEntry {
     pub tcp_port: Option<u16>,
 }
 
-/// The interfaces to which this rule applies, and how they are used: `[[uplink]]`.
+/// At least one. If several match an interface, the first one applies.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct UplinkRule {
-    /// The local address to use; none for any address of the interface.
+    /// The local address to use. Default: those that the interface has.
     pub address: Option<IpAddr>,
     /// The settings that an operator of a controller may change, and the interfaces.
     #[serde(flatten)]
@@ -140,79 +140,88 @@ struct File {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Tunnel {
-    /// Letters, digits and dashes.
+    /// The client's name, as the common name of its certificate: letters, digits, dashes, underscores.
     name: String,
     /// The TUN device.
     #[serde(default = "default_interface")]
     interface: String,
-    /// The largest inner packet where the uplinks have room for it, in bytes.
+    /// The largest packet inside, if the uplinks carry it: 1280 to 1500.
     #[serde(default = "default_mtu")]
     mtu_bytes: u16,
-    /// The time for which a session without a path is kept, in seconds.
+    /// The time for which a session without any working uplink is kept. Other servers are tried after one
+    /// second.
     #[serde(default = "default_session_timeout_s")]
     session_timeout_s: u64,
-    /// The time after which larger packets are tried again over an uplink that carried only smaller
-    /// ones, in seconds.
+    /// The time after which larger packets are tried again over an uplink that carried only smaller ones:
+    /// 20 to 86400.
     #[serde(default = "default_mtu_retry_s")]
     mtu_retry_s: u64,
-    /// The interval at which a nearer server is searched while a session works, in seconds; 0 for
-    /// not at all, the default.
+    /// The interval at which a nearer server is searched while the session works: 10 to 86400; 0: never.
+    /// Default: `0`.
     search_every_s: Option<u32>,
-    /// Destinations that are routed into the tunnel.
+    /// Destinations that are routed into the tunnel, such as `"0.0.0.0/0"`.
     #[serde(default)]
     routes: Vec<Prefix>,
-    /// Replaces the source of forwarded packets with the tunnel's address.
+    /// Packets that are forwarded into the tunnel get the tunnel's address as source; a server drops other
+    /// sources. This includes flows that were outside the tunnel before: connection tracking forgets them.
     #[serde(default)]
     masquerade: bool,
-    /// Networks behind this node that packets from the tunnel may reach.
+    /// Networks behind this node to which packets from the tunnel may go.
     #[serde(default)]
     lan: Vec<Prefix>,
-    /// Keeps packets to `routes`, and all packets of a family without routes, from leaving outside
-    /// the tunnel.
+    /// Packets to destinations in `routes`, and of a family without any route, never leave outside the
+    /// tunnel.
     #[serde(default)]
     kill_switch: bool,
-    /// Destinations that stay outside the tunnel, whatever `routes` and `kill_switch` say.
+    /// Destinations that stay outside the tunnel: they are left out of `routes`, and `kill_switch` does not
+    /// block them.
     #[serde(default)]
     bypass: Vec<Prefix>,
-    /// The firewall marks of packets that may leave outside the tunnel although `kill_switch` is
-    /// set.
+    /// Firewall marks, such as `0x10`, of packets that `kill_switch` does not block; 0 stands for packets
+    /// without a mark.
     #[serde(default)]
     bypass_marks: Vec<u32>,
-    /// The number of the routing table for `routes`.
+    /// The number of the routing table for `routes`. Default: the main table.
     table: Option<u32>,
-    /// The name servers to use while the tunnel is up.
+    /// Addresses of up to three name servers for all names while the tunnel is up.
     #[serde(default)]
     dns: Vec<IpAddr>,
-    /// The domains in which names without a dot are searched.
+    /// Domains in which names without a dot are searched meanwhile.
     #[serde(default)]
     dns_domains: Vec<String>,
-    /// The directory of the status and of the uplinks' data usage.
+    /// The folder of the status. If given, it also holds `usage.json`, `settings.json` and `sizes.json`,
+    /// instead of `/var/lib/hawser/tunnel`. Default: `/run/hawser/tunnel`.
     state: Option<PathBuf>,
-    /// The loopback address at which metrics are served.
+    /// A loopback address with port at which metrics are served to Prometheus over HTTP.
     metrics: Option<SocketAddr>,
-    /// The interval of log lines about the session, in seconds; 0 for none. 60 by default.
+    /// The interval of the log's report on the session and its delays; 0: none in the log, figures by the
+    /// minute. Default: `60`.
     report_every_s: Option<u32>,
 }
 
+/// For servers that a controller knows.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ControllerEntry {
-    /// The URLs of all instances, `https://HOST:PORT`.
+    /// Every instance of the controller: `["https://HOST:14750", ...]`.
     urls: Vec<String>,
     /// Whether operators of the controller may change settings of uplinks, and intervals.
     #[serde(default)]
     settings: bool,
 }
 
+/// At least one, unless there is a `[controller]`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Server {
     /// The name in its certificate.
     name: String,
-    /// The addresses with ports, at most one of each family.
+    /// Addresses with ports, such as `["203.0.113.1:14752"]`, at most one of each family. An uplink prefers
+    /// the first of a family that it has. Host names are refused: they could only be resolved outside the
+    /// tunnel, before it is up.
     #[serde(deserialize_with = "super::addresses")]
     addresses: Vec<SocketAddr>,
-    /// The TCP port at the same addresses, where UDP is blocked.
+    /// The TCP port at these addresses, such as 443, for networks that block UDP.
     tcp_port: Option<NonZeroU16>,
 }
 

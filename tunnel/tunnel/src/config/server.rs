@@ -134,73 +134,84 @@ struct File {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Tunnel {
-    /// Letters, digits and dashes.
+    /// The server's name, as a DNS name of its certificate: letters, digits, dashes, underscores.
     name: String,
     /// The TUN device.
     #[serde(default = "default_interface")]
     interface: String,
-    /// The largest inner packet where the uplinks have room for it, in bytes.
+    /// The largest packet inside, if the uplinks carry it: 1280 to 1500.
     #[serde(default = "default_mtu")]
     mtu_bytes: u16,
-    /// Where the server waits for clients.
+    /// Addresses on which the server accepts clients. Default: `["[::]:14752"]`.
     #[serde(default = "default_listen", deserialize_with = "super::addresses")]
     listen: Vec<SocketAddr>,
-    /// Where the server waits for clients whose networks block UDP.
+    /// Addresses on which it accepts clients whose networks block UDP, such as `["[::]:443"]`, all with the
+    /// same port, which a controller tells clients. A client has at most 16 connections there.
     #[serde(default, deserialize_with = "super::addresses")]
     listen_tcp: Vec<SocketAddr>,
-    /// The prefixes of inner addresses.
+    /// Inner addresses, such as `["10.77.0.0/16", "fd77::/64"]`: one prefix of either family or of both.
+    /// The first address of each is the server's.
     addresses: Vec<Prefix>,
-    /// Enables source NAT for packets that leave the tunnel here.
+    /// Packets that leave by another device get that device's address as source (nftables, a table of its
+    /// own). This includes flows that had another source before: connection tracking forgets them.
     #[serde(default = "yes")]
     nat: bool,
-    /// Private destinations, and addresses of this machine, that clients may reach.
+    /// Private destinations, and addresses of the server's machine, that clients may reach.
     #[serde(default)]
     allowed_destinations: Vec<Prefix>,
-    /// The largest number of concurrent connections of a client in the address translation.
+    /// Connections of one inner address at once, with `nat`. A client has an address of each family.
     #[serde(default = "default_max_connections")]
     max_connections: u32,
-    /// The largest packet of the network towards the clients, in bytes.
+    /// The largest packet of the network between the server and the clients.
     #[serde(default = "default_outer_mtu")]
     outer_mtu_bytes: u16,
-    /// The time for which a session without a path is kept, in seconds.
+    /// The time for which a session without any uplink is kept: 1 to 86400.
     #[serde(default = "default_session_timeout_s")]
     session_timeout_s: u64,
-    /// The time that clients have to move to another server, in seconds.
+    /// The time that clients have to move to another server when this one exits, at most 3600.
     #[serde(default = "default_drain_s")]
     drain_s: u64,
-    /// The largest number of sessions.
+    /// Sessions at once.
     #[serde(default = "default_max_clients")]
     max_clients: usize,
-    /// The memory that all sessions together may use for packets, in megabytes (10^6 bytes); by
-    /// default half of the machine's.
+    /// Megabytes (10^6) that all sessions together use for packets. Default: half of the machine's.
     memory_mb: Option<u64>,
-    /// Whether clients without a `[[client]]` entry are admitted.
+    /// `false`: only the clients of `[[client]]` are admitted. Has to be given with `node` in `[tls]` and
+    /// no `[controller]`: without the controller, the server does not know of which tenant a node is, nor
+    /// which nodes were revoked. Default: `true`.
     admit_unlisted: Option<bool>,
-    /// The names of clients that are not admitted in any case.
+    /// Names of clients that are not admitted, such as those of stolen vehicles. Read again at SIGHUP.
     #[serde(default)]
     revoked_clients: BTreeSet<String>,
-    /// The serial numbers of certificates that are not accepted, in hexadecimal.
+    /// Serial numbers of certificates that are not accepted, as `openssl x509 -noout -serial` prints them.
+    /// A client of the same name with another certificate is admitted. Read again at SIGHUP.
     #[serde(default)]
     revoked_certificates: Vec<String>,
-    /// The directory of the status and of the clients that a controller admits.
+    /// The folder of the status. If given, it also holds the list of clients that a controller admits,
+    /// instead of `/var/lib/hawser/tunnel`. Default: `/run/hawser/tunnel`.
     state: Option<PathBuf>,
-    /// The loopback address at which metrics are served.
+    /// A loopback address with port at which metrics are served to Prometheus over HTTP.
     metrics: Option<SocketAddr>,
-    /// The interval of log lines about each session, in seconds; 0 for none.
+    /// The interval of the log's reports on each session and its delays; 0: none in the log, figures by the
+    /// minute.
     #[serde(default)]
     report_every_s: u64,
 }
 
+/// For a server that a controller lists. Without it, any client with a certificate of the authority is
+/// admitted.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ControllerEntry {
-    /// The URLs of all instances, `https://HOST:PORT`.
+    /// Every instance of the controller: `["https://HOST:14750", ...]`.
     urls: Vec<String>,
-    /// The addresses with ports at which clients reach this server, at most one of each family.
+    /// Addresses at which clients reach this server, such as `["203.0.113.1:14752"]`, at most one of each
+    /// family.
     #[serde(deserialize_with = "super::addresses")]
     addresses: Vec<SocketAddr>,
 }
 
+/// A client with permanent addresses. Servers that list the same addresses assign the same ones.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ClientEntry {
