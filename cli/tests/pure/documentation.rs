@@ -6,10 +6,10 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-const README: &str = include_str!("../../../README.md");
+const PAGE: &str = include_str!("../../../docs/controller.md");
 
 #[test]
-fn the_two_machines_of_the_readme() {
+fn the_two_machines_of_the_guide() {
     let folder = tempfile::tempdir().unwrap();
     let hawser = |arguments: &[&str]| {
         let output = Command::new(env!("CARGO_BIN_EXE_hawser"))
@@ -33,7 +33,7 @@ fn the_two_machines_of_the_readme() {
     }
 }
 
-/// The controller of the README, killed when the test ends.
+/// The controller of the page, killed when the test ends.
 struct Running(Child);
 
 impl Drop for Running {
@@ -43,9 +43,9 @@ impl Drop for Running {
     }
 }
 
-/// Returns the blocks of commands of a section of the README.
+/// Returns the blocks of commands of a section of the page.
 fn blocks(title: &str) -> Vec<&'static str> {
-    let (_, after) = README.split_once(&format!("\n## {title}\n")).unwrap();
+    let (_, after) = PAGE.split_once(&format!("\n## {title}\n")).unwrap();
     let section = after.split("\n## ").next().unwrap();
     section.split("```\n").skip(1).step_by(2).collect()
 }
@@ -78,7 +78,7 @@ fn types(folder: &Path, script: &str) -> String {
 
 /// Everything but the agents, which need root and interfaces, is typed in the order of the page.
 #[test]
-fn the_controller_of_the_readme_works_as_written() {
+fn the_controller_of_the_page_works_as_written() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     // The port of the page may be in use here.
