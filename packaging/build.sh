@@ -36,13 +36,13 @@ done
 put 644 "$here/etc/controller.toml" etc/hawser/controller.toml
 # The pages as they are in the tree, with all examples in one folder, and links to it where pages look for them.
 documents=$stage/files/usr/share/doc/hawser
-for document in README.md ARCHITECTURE.md CONTRIBUTING.md CHANGELOG.md LICENSE-APACHE LICENSE-MIT LICENSE-BSD-2-Clause LICENSE-GPL-2.0; do
+for document in README.md replication/README.md tunnel/README.md media/README.md control/README.md ARCHITECTURE.md CONTRIBUTING.md CHANGELOG.md LICENSE-APACHE LICENSE-MIT LICENSE-BSD-2-Clause LICENSE-GPL-2.0; do
     put 644 "$tree/$document" "usr/share/doc/hawser/$document"
 done
 cp -r "$tree/docs" "$documents/docs"
 chmod -R u=rwX,go=rX "$documents/docs"
 rm -r "$documents/docs/results"
-for folder in replication/agent/examples media/relay/examples tunnel/tunnel/examples docs/two-machines docs/under-a-controller; do
+for folder in replication/agent/examples media/recording/examples media/relay/examples tunnel/tunnel/examples docs/two-machines docs/under-a-controller; do
     for example in "$tree/$folder"/*.toml; do
         put 644 "$example" "usr/share/doc/hawser/examples/${example##*/}"
     done
