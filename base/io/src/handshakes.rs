@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_had_a_session_finds_a_place_when_strangers_have_all_of_theirs() {
+    fn known_sources_find_a_place_when_strangers_have_theirs() {
         let slots = Arc::new(HandshakeSlots::default());
         for known in ["203.0.113.1", "2600::1"] {
             slots.remember(ip(known));
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn another_kind_has_slots_of_its_own_and_the_same_known_sources() {
+    fn another_kind_has_its_own_slots_and_the_same_sources() {
         let slots = Arc::new(HandshakeSlots::default());
         let others = Arc::new(slots.of_another_kind());
         let address = ip("203.0.113.1");

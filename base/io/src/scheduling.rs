@@ -28,7 +28,7 @@ mod tests {
     }
 
     #[test]
-    fn background_work_has_a_lower_priority_and_its_process_has_not() {
+    fn background_work_alone_has_a_lower_priority() {
         let before = niceness();
         let of_thread = thread::spawn(|| {
             run_in_background();

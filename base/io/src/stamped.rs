@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn datagrams_carry_the_kernels_time_and_only_the_peers_are_received() {
+    fn datagrams_carry_kernel_times_and_come_from_the_peer() {
         let peer = UdpSocket::bind("127.0.0.1:0").unwrap();
         let other = UdpSocket::bind("127.0.0.1:0").unwrap();
         let local = UdpSocket::bind("127.0.0.1:0")

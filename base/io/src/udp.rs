@@ -460,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn a_datagram_with_a_departure_time_keeps_its_addresses_and_its_ecn_field() {
+    fn a_departure_time_keeps_addresses_and_the_ecn_field() {
         for (any, own, peer) in [
             ("0.0.0.0:0", "127.0.0.5", "127.0.0.1:0"),
             ("[::]:0", "127.0.0.5", "127.0.0.1:0"),

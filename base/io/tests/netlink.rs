@@ -525,7 +525,7 @@ fn interfaces_and_routes_are_found() {
 }
 
 #[test]
-fn addresses_that_cannot_be_used_are_left_out_and_deprecated_ones_are_marked() {
+fn unusable_addresses_are_left_out_and_deprecated_marked() {
     let machine = Machine::create("addresses");
     machine
         .namespace

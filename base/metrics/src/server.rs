@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn silent_connections_are_closed_before_the_next_requests_time_out() {
+    async fn silent_connections_close_before_others_time_out() {
         let address = server(Router::new().fallback(async || "page"), SLOW).await;
         let mut silent = Vec::new();
         for _ in 0..2 * MAX_CONNECTIONS {
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn connections_beyond_the_limit_wait_until_another_one_is_closed() {
+    async fn connections_beyond_the_limit_wait_for_a_place() {
         let (running, release) = (watch::Sender::new(0), Arc::new(Semaphore::new(0)));
         let router = Router::new().fallback({
             let (running, release) = (running.clone(), Arc::clone(&release));

@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_of_milliseconds_drops_packets_that_would_wait_longer() {
+    fn a_queue_of_milliseconds_drops_what_would_wait_longer() {
         let start = Instant::ZERO;
         let mut queue = Queue::new(Some(QueueLimit::Time(2 * MS)));
 

@@ -29,7 +29,7 @@ fn both_ip_versions_cross_the_default_path() {
 }
 
 #[test]
-fn a_packet_that_would_not_fit_with_encapsulation_is_refused_with_the_routes_mtu() {
+fn a_packet_too_large_to_encapsulate_gets_the_routes_mtu() {
     let lab = Topology {
         paths: 1,
         route_mtu: 1400,

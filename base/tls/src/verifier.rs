@@ -245,7 +245,7 @@ mod tests {
     type Authority = CertifiedIssuer<'static, KeyPair>;
 
     #[test]
-    fn a_pinned_authority_is_named_as_a_controllers_certificate_names_it() {
+    fn a_pinned_authority_has_the_name_of_the_certificate() {
         let mut parameters = CertificateParams::new(Vec::new()).unwrap();
         parameters.distinguished_name = DistinguishedName::new();
         parameters
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pinned_authority_accepts_its_own_servers_under_their_names() {
+    fn a_pinned_authority_accepts_its_servers_by_name() {
         let (authority, other) = (authority(), self::authority());
         let verifier = ServerVerifier::pinned(digest(authority.der()));
         let chain = |signer: &Authority| {

@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn signals_are_emitted_and_parsed_as_the_other_implementation_did() {
+    fn signals_agree_with_the_other_implementation() {
         for vector in signals() {
             let payload = vector.signal.emit(&vector.key).unwrap();
             assert_eq!(

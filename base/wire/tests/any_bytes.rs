@@ -72,7 +72,7 @@ proptest! {
     }
 
     #[test]
-    fn a_signal_of_a_holder_of_the_key_is_rejected_or_within_bounds(
+    fn any_signal_with_the_key_is_rejected_or_in_bounds(
         fields in any::<[u8; 20]>(),
         known: bool,
     ) {

@@ -543,7 +543,7 @@ mod tests {
     }
 
     #[test]
-    fn a_status_without_an_interval_or_of_too_many_relays_is_refused() {
+    fn a_status_without_interval_or_of_many_relays_is_refused() {
         let mut bytes = status().emit();
         let at = ClockStamp::LEN + 8 + 2 + 1;
         bytes[at] = 0;

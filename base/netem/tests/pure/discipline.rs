@@ -258,7 +258,7 @@ proptest! {
     }
 
     #[test]
-    fn only_ecn_capable_packets_are_marked_and_every_mark_is_counted(
+    fn only_ecn_capable_packets_are_marked_and_counted(
         discipline in disciplines(),
         mbps in 0.5f64..10.0,
         steps in steps(),
@@ -325,7 +325,7 @@ proptest! {
 }
 
 #[test]
-fn without_a_function_that_marks_no_packet_counts_as_ecn_capable() {
+fn without_a_marking_function_no_packet_is_ecn_capable() {
     let aqm = Discipline::DualPi2(DualPi2::default());
     let mut link = Link::new(config(aqm, 1.0), SEED, Instant::ZERO);
     for number in 0..200 {
@@ -398,7 +398,7 @@ fn the_packet_of_a_new_flow_precedes_a_queue_of_an_old_one() {
 }
 
 #[test]
-fn fq_codel_shares_the_link_between_flows_and_keeps_the_delay_near_its_target() {
+fn fq_codel_shares_the_link_and_keeps_its_target_delay() {
     let duration = Duration::from_secs(5);
     let sources = [
         (Ecn::Ect0, 1, 11.0),
@@ -417,7 +417,7 @@ fn fq_codel_shares_the_link_between_flows_and_keeps_the_delay_near_its_target() 
 }
 
 #[test]
-fn an_l4s_packet_does_not_wait_behind_an_overload_of_classic_packets() {
+fn an_l4s_packet_does_not_wait_behind_classic_overload() {
     // Longer than the limit of 250 ms, so that no Classic packet gets ahead by its age.
     let shift = Scheduler::TimeShift(ms(300));
     for scheduler in [Scheduler::default(), shift] {
@@ -595,7 +595,7 @@ fn the_paper_keeps_l4s_below_a_millisecond_and_flows_fair() {
 }
 
 #[test]
-fn a_frame_at_90_mbps_that_is_paced_over_20_ms_is_not_marked_by_the_paper() {
+fn the_paper_marks_no_frame_of_90_mbps_paced_over_20_ms() {
     let mut link = link(paper(MeterMode::All));
     let (packets, gap) = (250, ms(20) / 250);
     for frame in 0..30 {

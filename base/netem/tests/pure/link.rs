@@ -303,7 +303,7 @@ fn schedules_begin_when_the_link_is_restarted() {
 }
 
 #[test]
-fn a_link_whose_trace_ended_at_rate_zero_works_again_when_restarted() {
+fn a_link_restarts_after_a_trace_that_ended_at_zero() {
     let rates = vec![
         (ms(0), Bitrate::from_mbps(8.0)),
         (ms(10), Bitrate::from_bps(0)),
