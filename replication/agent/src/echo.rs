@@ -805,7 +805,7 @@ mod tests {
     }
 
     #[test]
-    fn the_time_that_the_other_node_had_the_question_is_taken_off_and_the_rest_is_smoothed() {
+    fn round_trips_exclude_the_peers_time_and_are_smoothed() {
         let mut round_trip = RoundTrip::default();
         assert_eq!(round_trip.at(now(0)), None);
         let number = round_trip.record_request(wall(0), false);

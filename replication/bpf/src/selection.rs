@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn only_below_a_selected_prefix_is_there_something_to_leave_alone() {
+    fn exclusions_apply_only_below_a_selected_prefix() {
         let own = [("192.0.2.9", 24), ("2001:db8::9", 64)];
         for (selected, left_alone) in [
             (&["203.0.113.0/24"][..], &[][..]),

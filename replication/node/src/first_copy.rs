@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_policy_with_fewer_paths_and_a_flow_that_is_idle_are_not_waited_for() {
+    fn fewer_paths_and_idle_flows_are_not_waited_for() {
         let flow = FlowId::try_from(3).unwrap();
         let mut first_copies = FirstCopies::default();
         first_copies.start(

@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_public_key_that_fixes_the_secret_and_one_that_is_none_are_refused() {
+    fn invalid_and_weak_public_keys_are_refused() {
         let [alice, _] = alice_and_bob();
         let [one, two] = &names();
         for public in [

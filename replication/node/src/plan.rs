@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flow_waits_for_the_first_path_if_the_controller_may_make_it() {
+    fn a_flow_waits_for_a_path_that_the_controller_may_make() {
         let without_paths = Equipment {
             paths: PathSet::EMPTY,
             ..equipment()
@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_without_interfaces_to_take_packets_from_refuses_with_the_reason() {
+    fn a_node_without_source_interfaces_refuses_the_flow() {
         let bare = Equipment {
             replicates: false,
             watches: false,
@@ -421,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn flows_beyond_the_number_of_rules_of_a_destination_are_refused() {
+    fn flows_beyond_the_rules_of_a_destination_are_refused() {
         let sends: Vec<_> = (0..20)
             .map(|number| send(&format!("f{number}"), number, "other", ALL, 0))
             .collect();

@@ -304,14 +304,14 @@ mod tests {
     }
 
     #[test]
-    fn late_requests_on_paths_that_are_not_judged_are_reported_at_once() {
+    fn late_requests_on_unjudged_paths_are_reported_at_once() {
         let mut flow = flow("replicate");
         flow.handle_request(at(1_000));
         assert_eq!(degraded(&mut flow, 1_000..2_000), [(1_451, at(1_451))]);
     }
 
     #[test]
-    fn late_requests_are_reported_when_packets_of_that_time_were_lost() {
+    fn late_requests_are_reported_when_packets_were_lost() {
         let mut flow = flow("evidence");
         pass_packets(&mut flow, 0..1_000, true);
         flow.handle_request(at(1_000));
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn late_requests_are_not_reported_while_the_paths_deliver_in_time() {
+    fn late_requests_are_not_reported_while_paths_deliver() {
         let mut flow = flow("evidence");
         flow.handle_request(at(1_000));
         assert!(degraded(&mut flow, 1_000..1_500).is_empty());

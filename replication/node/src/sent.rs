@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn the_effect_of_a_signal_counts_although_the_stream_was_quicker_to_tell() {
+    fn a_signals_effect_counts_after_the_stream_told_it() {
         let mut flow = flow();
         assert!(flow.confirmed(&policy(5, 0b11)));
         let signalled = PolicyWord::from(&policy(5, 0b11));

@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn silence_is_reported_once_and_again_after_a_policy_with_fewer_paths() {
+    fn silence_is_reported_again_after_fewer_paths() {
         let mut viewer = viewer();
         viewer.handle_request(at(1_000));
         assert_eq!(degraded(&mut viewer, 1_000..2_000), [1_201]);

@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_that_never_comes_has_no_reward_and_a_packet_that_never_comes_does_not_count() {
+    fn lost_copies_have_no_reward_and_lost_packets_do_not_count() {
         let mut judge = judge(2, 0b11);
         check(
             &mut judge,

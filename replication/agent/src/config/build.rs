@@ -801,7 +801,7 @@ paths = [1, 2]
     }
 
     #[test]
-    fn pins_are_looked_for_wherever_an_agent_without_the_key_leaves_them() {
+    fn pins_are_found_where_an_agent_without_the_key_leaves_them() {
         let all = remains_of(EDGE).all_pins();
         for default in file::DEFAULT_PINS {
             assert!(all.contains(&Path::new(default).join("ingress")), "{all:?}");
@@ -812,7 +812,7 @@ paths = [1, 2]
     }
 
     #[test]
-    fn what_tags_cover_and_what_is_required_of_the_peers_are_set_apart() {
+    fn cover_and_required_cover_are_set_apart() {
         let directory = tempfile::tempdir().unwrap();
         generate_key(&directory.path().join("pair.key")).unwrap();
         let file = directory.path().join("edge.toml");

@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_agent_leaves_is_known_to_the_next_one_until_the_machine_is_started_again() {
+    fn leftovers_are_known_until_the_machine_restarts() {
         let directory = tempfile::tempdir().unwrap();
         write_file(directory.path(), "first");
         assert_eq!(

@@ -74,7 +74,7 @@ fn a_path_follows_the_address_of_its_interface() {
 }
 
 #[test]
-fn a_path_whose_fixed_address_vanishes_says_so_and_returns_with_it() {
+fn a_path_without_its_fixed_address_returns_with_it() {
     let mut rig = rig();
     let reports = rig.under_traffic(|edges, lab| {
         let change = |what: &str| {

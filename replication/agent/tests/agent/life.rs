@@ -15,7 +15,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 #[test]
-fn traffic_takes_the_default_route_when_the_ingress_agent_is_killed() {
+fn a_killed_ingress_leaves_the_default_route() {
     let mut rig = Rig::new();
     let reports = rig.under_traffic(|edges, _| edges.ingress_agent.kill().unwrap());
     assert_losses(&reports, IN_FLIGHT, 0);
@@ -44,7 +44,7 @@ fn a_restart_of_the_egress_agent_loses_nothing() {
 }
 
 #[test]
-fn a_restart_of_the_ingress_agent_loses_what_is_in_flight_at_most() {
+fn a_restart_of_the_ingress_loses_only_what_is_in_flight() {
     let mut rig = Rig::new();
     let reports = rig.under_traffic(|edges, _| {
         for _ in 0..3 {
@@ -306,7 +306,7 @@ fn detaching_leaves_a_folder_that_is_not_in_a_bpf_file_system() {
 
 /// The pins of the earlier agent are below the other file system, as the refusal supposes.
 #[test]
-fn pins_below_another_file_system_are_used_when_that_is_unmounted() {
+fn pins_below_a_mount_are_used_when_it_is_unmounted() {
     const SCRIPT: &str = "mount -t bpf bpf \"$2\"; \"$0\" agent --config \"$1\" 2> \"$3\" && exit 9; umount \"$2\"; \
                           exec \"$0\" agent --config \"$1\"";
     let mut rig = Rig::new();

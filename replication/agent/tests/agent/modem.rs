@@ -141,7 +141,7 @@ fn transit_copies_over_a_modem_replace_those_of_a_wire() {
 }
 
 #[test]
-fn transit_copies_over_ipv6_over_a_modem_replace_those_of_a_wire() {
+fn copies_over_ipv6_and_a_modem_replace_those_of_a_wire() {
     assert_no_loss(&replication(Sender::Source, Outer::V6), Kind::UdpConnected);
 }
 
@@ -185,7 +185,7 @@ fn deduplication_on_a_modem_continues_without_an_agent() {
 }
 
 #[test]
-fn what_cannot_be_done_on_a_modem_is_refused_with_the_way_around() {
+fn impossible_uses_of_a_modem_are_refused_with_the_remedy() {
     let replication = replication(Sender::Source, Outer::V4);
     with_modems(&replication, |rig, _| {
         let directory = rig.directory.path().to_owned();

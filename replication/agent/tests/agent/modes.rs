@@ -183,7 +183,7 @@ fn local_packets_arrive_through_macvlan_devices() {
 
 /// Traffic comes by a macvlan device, as trains if the sender has offloads.
 #[test]
-fn transit_that_arrives_on_a_macvlan_device_is_replicated_at_tc() {
+fn transit_on_a_macvlan_device_is_replicated_at_tc() {
     let mut rig = Rig::replicating(&replication(Sender::Source));
     let lab = &rig.lab;
     let source = lab.addressing().source.clone();
@@ -234,7 +234,7 @@ fn no_packet_is_lost_when_a_path_goes_down_in_generic_mode() {
 /// When the far end of a path stops polling, its device takes no more frames: the agent notices and
 /// sends clones.
 #[test]
-fn an_agent_changes_to_clones_when_a_device_stops_taking_frames() {
+fn an_agent_clones_when_a_device_stops_taking_frames() {
     let mut rig = Rig::new();
     let mode = |status: &hawser_agent::Status| status.modes["path2"]["send"].mode.clone();
     assert_eq!(mode(&rig.edges.ingress().unwrap()), "native");
@@ -277,7 +277,7 @@ fn join_path_2(lab: &Lab) {
 }
 
 #[test]
-fn nodes_that_a_veth_joins_are_told_that_generic_xdp_sees_no_clones() {
+fn a_veth_warns_that_generic_xdp_sees_no_clones() {
     let mut rig = Rig::replicating(&replication(Sender::Ingress));
     join_path_2(&rig.lab);
     restart(&mut rig.edges, ["generic_xdp = true"; 2]);

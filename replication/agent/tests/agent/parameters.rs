@@ -29,7 +29,7 @@ fn agent(rig: &Rig, prepare: &str, argument: &str) -> Output {
 }
 
 #[test]
-fn a_strict_reverse_path_filter_is_loose_while_copies_are_deduplicated() {
+fn a_reverse_path_filter_is_loose_while_deduplicating() {
     let replication = Replication::on(PathSet::from_bits(0b11));
     let mut rig = Rig::prepared(&replication, strict);
     let filter = |rig: &Rig| reverse_path_filter(rig.lab.egress(), "path2");
@@ -178,7 +178,7 @@ fn rules_and_parameters_that_drop_packets_are_named() {
 }
 
 #[test]
-fn a_strict_reverse_path_filter_that_cannot_be_changed_is_refused_with_the_command() {
+fn a_read_only_reverse_path_filter_refuses_the_start() {
     let mut rig = Rig::new();
     rig.edges.egress_agent.terminate().unwrap();
     assert!(agent(&rig, "", "--detach").status.success());

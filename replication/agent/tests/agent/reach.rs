@@ -77,7 +77,7 @@ fn run_nft(namespace: &Namespace, rules: &str) {
 }
 
 #[test]
-fn a_firewall_that_drops_copies_alone_is_named_and_its_path_left_out() {
+fn a_firewall_that_drops_copies_is_named_and_avoided() {
     let mut rig = Rig::new();
     let blocked = |status: &Status| {
         let path = &status.paths[&2];
@@ -179,7 +179,7 @@ fn a_nodes_own_firewall_and_forged_requests_take_no_path_out() {
 }
 
 #[test]
-fn a_firewall_that_drops_all_on_a_path_is_named_and_its_path_does_not_work() {
+fn a_firewall_that_drops_all_is_named() {
     let mut rig = Rig::new();
     let blocked = |status: &Status| {
         let path = &status.paths[&2];

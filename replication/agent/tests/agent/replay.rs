@@ -58,7 +58,7 @@ fn of_path_1(status: &Status, count: impl Fn(&hawser_agent::status::ReceiveStatu
 }
 
 #[test]
-fn replicas_that_were_held_back_are_dropped_when_they_are_let_go() {
+fn delayed_replicas_are_dropped() {
     let mut rig = Rig::new();
     let reports = rig.under_traffic(|edges, lab| {
         let held = hold_back(lab);

@@ -59,7 +59,7 @@ fn without(text: &str, header: &str, line: &str) -> String {
 }
 
 #[test]
-fn an_agent_starts_without_an_interface_and_uses_its_path_when_it_comes() {
+fn a_missing_interface_is_used_when_it_comes() {
     let mut rig = Rig::new();
     rig.edges.ingress_agent.terminate().unwrap();
     let reports = rig.under_traffic(|edges, lab| {
@@ -72,7 +72,7 @@ fn an_agent_starts_without_an_interface_and_uses_its_path_when_it_comes() {
 }
 
 #[test]
-fn an_agent_starts_with_an_interface_that_is_down_and_uses_its_path_when_it_is_up() {
+fn an_interface_that_is_down_is_used_when_it_is_up() {
     let mut rig = Rig::new();
     rig.edges.ingress_agent.terminate().unwrap();
     let reports = rig.under_traffic(|edges, lab| {
@@ -85,7 +85,7 @@ fn an_agent_starts_with_an_interface_that_is_down_and_uses_its_path_when_it_is_u
 }
 
 #[test]
-fn an_agent_starts_with_a_silent_next_hop_and_uses_its_path_when_it_answers() {
+fn a_silent_next_hop_is_used_when_it_answers() {
     let mut rig = Rig::new();
     rig.edges.ingress_agent.terminate().unwrap();
     silence(&rig.lab, 1);
@@ -223,7 +223,7 @@ fn what_the_file_no_longer_says_ends_with_a_restart() {
 }
 
 #[test]
-fn a_node_that_is_to_receive_nothing_deduplicates_nothing_after_a_restart() {
+fn without_flows_to_receive_a_restart_ends_deduplication() {
     let mut rig = Rig::new();
     rig.edges.ingress_agent.terminate().unwrap();
     let agent = &mut rig.edges.egress_agent;

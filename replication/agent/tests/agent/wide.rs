@@ -35,7 +35,7 @@ fn passed(status: &Status, reason: &str) -> u64 {
 }
 
 #[test]
-fn a_node_is_reached_and_its_link_works_while_all_that_passes_is_replicated() {
+fn a_node_is_reached_while_it_replicates_all_transit() {
     let mut rig = Rig::new();
     widen(&mut rig);
     let reports = rig.under_traffic(|_, _| ());
@@ -76,7 +76,7 @@ fn a_node_is_reached_and_its_link_works_while_all_that_passes_is_replicated() {
 }
 
 #[test]
-fn frames_to_other_hosts_are_not_replicated_in_promiscuous_mode() {
+fn promiscuous_frames_to_other_hosts_are_not_replicated() {
     const FRAMES: u64 = 50;
     let mut rig = Rig::new();
     widen(&mut rig);
@@ -120,7 +120,7 @@ fn frames_to_other_hosts_are_not_replicated_in_promiscuous_mode() {
 }
 
 #[test]
-fn a_node_is_managed_as_before_while_all_that_it_sends_is_replicated() {
+fn a_node_stays_managed_while_it_replicates_everything() {
     let replication = Replication {
         sender: Sender::Ingress,
         ..Replication::on(PathSet::from_bits(0b11))
@@ -184,7 +184,7 @@ fn a_node_is_managed_as_before_while_all_that_it_sends_is_replicated() {
 }
 
 #[test]
-fn a_node_asks_for_names_by_itself_and_replicates_what_others_ask_through_it() {
+fn only_forwarded_name_queries_are_replicated() {
     const QUESTIONS: u64 = 50;
     let replication = Replication {
         sender: Sender::Ingress,

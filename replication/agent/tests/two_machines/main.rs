@@ -47,7 +47,7 @@ fn assert_goes_on(stream: &Stream, machine: &mut Machine, signal: Signal, frames
 }
 
 #[test]
-fn the_guides_stream_goes_on_when_an_agent_is_killed_and_comes_back() {
+fn the_guides_stream_survives_a_killed_agent() {
     let mut machines = Machines::start(None);
     let stream = Stream::start(&machines);
     for machine in machines.both() {
@@ -63,7 +63,7 @@ fn the_guides_stream_goes_on_when_an_agent_is_killed_and_comes_back() {
 }
 
 #[test]
-fn the_guides_stream_goes_on_when_an_agent_is_killed_and_comes_back_with_generic_xdp() {
+fn the_guides_stream_survives_a_killed_agent_in_generic_xdp() {
     let mut machines = Machines::start(Some(true));
     let stream = Stream::start(&machines);
     for machine in machines.both() {
@@ -72,7 +72,7 @@ fn the_guides_stream_goes_on_when_an_agent_is_killed_and_comes_back_with_generic
 }
 
 #[test]
-fn the_guides_stream_goes_on_when_an_agent_is_killed_and_comes_back_with_native_xdp() {
+fn the_guides_stream_survives_a_killed_agent_in_native_xdp() {
     let mut machines = Machines::start(Some(false));
     let stream = Stream::start(&machines);
     for machine in machines.both() {
@@ -94,7 +94,7 @@ fn the_interface_has_the_mtu_that_the_narrowest_uplink_allows() {
 }
 
 #[test]
-fn the_guides_stream_does_not_notice_an_agent_that_is_stopped_in_order() {
+fn the_guides_stream_survives_an_orderly_stop() {
     let mut machines = Machines::start(None);
     let stream = Stream::start(&machines);
     for machine in machines.both() {
@@ -103,7 +103,7 @@ fn the_guides_stream_does_not_notice_an_agent_that_is_stopped_in_order() {
 }
 
 #[test]
-fn the_guides_stream_takes_the_uplink_that_is_left_when_an_agent_is_killed() {
+fn the_guides_stream_takes_the_uplink_left_without_agent() {
     let mut machines = Machines::start(None);
     let stream = Stream::start(&machines);
     for (cut, left) in [(0, "wlan0"), (1, "eth0")] {
@@ -117,7 +117,7 @@ fn the_guides_stream_takes_the_uplink_that_is_left_when_an_agent_is_killed() {
 }
 
 #[test]
-fn the_guides_stream_goes_on_when_an_agent_comes_back_while_an_uplink_is_cut() {
+fn the_guides_stream_survives_a_restart_with_an_uplink_cut() {
     let mut machines = Machines::start(None);
     let stream = Stream::start(&machines);
     // As with routers that reply while nothing is forwarded behind them: the restarted agent sees
@@ -153,7 +153,7 @@ fn assert_survives_death(stream: &Stream, machine: &mut Machine, left: &str) {
 }
 
 #[test]
-fn without_an_agent_the_guides_stream_leaves_an_uplink_that_loses_its_carrier() {
+fn without_an_agent_a_lost_carrier_moves_the_stream() {
     let mut machines = Machines::start(None);
     machines
         .publisher
@@ -168,7 +168,7 @@ fn without_an_agent_the_guides_stream_leaves_an_uplink_that_loses_its_carrier() 
 }
 
 #[test]
-fn the_guides_stream_goes_on_when_the_interface_is_deleted_and_the_agent_makes_it_again() {
+fn the_guides_stream_survives_a_deleted_interface() {
     let machines = Machines::start(None);
     let stream = Stream::start(&machines);
     let gap = stream.largest_gap(FRAMES_PER_SECOND, || {
@@ -260,7 +260,7 @@ fn traffic_that_no_selector_matches_takes_an_uplink() {
 }
 
 #[test]
-fn what_is_not_replicated_takes_no_uplink_by_which_the_kernel_refuses_a_route() {
+fn unreplicated_packets_take_no_uplink_without_a_route() {
     // The next hop of the preferred path is beyond a router, so it is on no link.
     let beyond = "remote = \"203.0.113.2\"\nnext_hop = \"192.0.2.2\"";
     let machines = Machines::start_changed(None, |name, text| match name {
@@ -368,7 +368,7 @@ fn assert_others_take_an_uplink(machines: &Machines) {
 }
 
 #[test]
-fn detaching_removes_the_addresses_and_routes_that_outlive_an_agent() {
+fn detaching_removes_addresses_and_routes() {
     let mut machines = Machines::start(None);
     let machine = &mut machines.publisher;
     machine.end(Signal::SIGTERM);

@@ -11,7 +11,7 @@ fn sent(packet: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn packets_with_an_uplink_take_it_and_others_are_dropped_and_counted() {
+fn packets_without_an_uplink_are_dropped_and_counted() {
     let fallback = Fallback::load().unwrap();
     fallback
         .set(prefix("203.0.113.0/24"), Some((1, HERE_V4.into())))

@@ -366,7 +366,7 @@ fn a_frame_to_another_link_layer_address_passes_untouched() {
 }
 
 #[test]
-fn replicas_are_replicated_where_a_rule_names_their_ports_alone() {
+fn replicas_are_replicated_only_where_a_rule_names_ports() {
     let mut sender = node();
     let replicas = [udp4("203.0.113.9", b"x"), udp6("2001:db8:b::9", b"x")]
         .map(|packet| transit(&ports(packet, DEFAULT_PORT, DEFAULT_PORT)));
@@ -415,7 +415,7 @@ fn changes_of_own_addresses_take_effect() {
 }
 
 #[test]
-fn excluded_destinations_stay_excluded_when_selected_explicitly() {
+fn excluded_destinations_stay_excluded_when_selected() {
     for (selected, packet, reason) in [
         ("192.0.2.77/32", udp4("192.0.2.77", b"x"), "passed_local"),
         (
@@ -562,7 +562,7 @@ fn the_node_stays_manageable_when_all_its_traffic_is_selected() {
 }
 
 #[test]
-fn name_and_address_queries_are_replicated_only_where_a_rule_names_them() {
+fn dns_and_dhcp_are_replicated_only_where_a_rule_names_them() {
     let mut sender = node();
     let (v4, v6) = (udp4("203.0.113.9", b"x"), udp6("2001:db8:b::9", b"x"));
     let service = |port| {

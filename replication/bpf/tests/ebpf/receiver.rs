@@ -544,7 +544,7 @@ fn tags_are_checked_with_the_key_of_their_slot() {
 }
 
 #[test]
-fn the_tag_covers_every_bit_of_the_shim_and_of_what_its_flags_say() {
+fn the_tag_covers_the_shim_and_what_its_flags_say() {
     let key = seal_key(9);
     for (cover, by, inner) in [
         (Cover::Headers, path(0), udp4("192.0.2.9", b"x")),

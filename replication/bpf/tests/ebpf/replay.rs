@@ -55,7 +55,7 @@ fn altered(frame: &[u8], from_the_end: usize) -> Vec<u8> {
 }
 
 #[test]
-fn a_captured_replica_that_is_injected_later_is_dropped_and_is_no_evidence() {
+fn an_injected_old_replica_is_dropped_and_no_evidence() {
     let receiver = receiver_with(&seal_key(1));
     let captured = tagged(FIRST, SENT);
     assert!(passes(&receiver, &captured));

@@ -99,7 +99,7 @@ fn the_time_of_sending_goes_with_the_clock() {
 }
 
 #[test]
-fn the_shim_names_the_key_that_its_copies_are_tagged_with_and_what_their_tags_cover() {
+fn the_shim_names_the_key_and_the_cover_of_its_tag() {
     let mut sender = replicating("0.0.0.0/0");
     for (slot, cover, flags) in [
         (KeySlot::Zero, Cover::Headers, 0x21),
@@ -306,7 +306,7 @@ fn policy_codes_of_the_paper() {
 }
 
 #[test]
-fn a_policy_of_paths_that_are_not_configured_takes_the_default_route() {
+fn a_policy_of_unknown_paths_takes_the_default_route() {
     let mut sender = replicating("203.0.113.0/24");
     let packet = udp4("203.0.113.9", b"x");
     let untouched = |sender: &Sender| {
@@ -401,7 +401,7 @@ fn the_largest_packet_fits_a_path_of_the_policy_exactly() {
 }
 
 #[test]
-fn packets_that_cannot_be_replicated_pass_unchanged_and_are_counted() {
+fn packets_that_cannot_be_replicated_pass_and_are_counted() {
     let packet = udp4("203.0.113.9", b"0123456789");
     let six = udp6("2001:db8:b::9", b"0123456789");
     let of_flow = transit(&packet);
@@ -740,7 +740,7 @@ fn extensions() -> [(u8, Vec<u8>); 4] {
 }
 
 #[test]
-fn packets_with_extension_headers_are_selected_by_protocol_and_ports() {
+fn extension_headers_do_not_hide_protocol_and_ports() {
     let ports = Some(Ports {
         source: 0..=65535,
         destination: 2000..=2000,

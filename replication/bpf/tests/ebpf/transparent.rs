@@ -31,7 +31,7 @@ fn packet(id: u16) -> Vec<u8> {
 }
 
 #[test]
-fn the_first_copy_passes_unchanged_and_those_by_other_paths_do_not() {
+fn the_first_copy_passes_unchanged_and_others_do_not() {
     for ecn in 0..4 {
         let receiver = receiver(WITHIN);
         let packet = with_tos(packet(77), 0xb8 | ecn);

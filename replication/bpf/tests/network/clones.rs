@@ -253,7 +253,7 @@ fn run(command: &str) {
 
 /// The last copy of a packet is the packet itself, which is redirected, and the others are clones.
 #[test]
-fn copies_that_a_device_does_not_take_are_counted_for_its_path_and_reason() {
+fn refused_copies_are_counted_by_path_and_reason() {
     const PACKETS: u64 = 20;
     let down = "ip link set wanN down";
     let gone = "ip link del wanN";
@@ -397,7 +397,7 @@ fn probes_of_a_path_without_frames_are_cloned() {
 
 /// A packet that is not replicated at the exit of a loop is forwarded by the kernel, once.
 #[test]
-fn a_transit_packet_that_the_loop_does_not_replicate_is_forwarded() {
+fn transit_that_the_loop_does_not_replicate_is_forwarded() {
     in_namespace("onward", || {
         let (lan, mut ends) = (Port::open("far-lan").unwrap(), far_ends());
         let [_, _, last] = &mut ends[..] else {

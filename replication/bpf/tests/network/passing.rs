@@ -11,7 +11,7 @@ use std::time::Duration;
 
 /// In a veth pair, the other end accepts the frames.
 #[test]
-fn frames_are_accepted_while_the_program_is_attached_and_pass_it() {
+fn frames_are_accepted_while_the_program_is_attached() {
     in_namespace("passing", || {
         let takes_frames = || xdp_features(number("far-lan")).unwrap().is_target;
         assert!(!takes_frames());

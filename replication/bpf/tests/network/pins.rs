@@ -314,7 +314,7 @@ fn an_unsupported_mode_restores_the_old_program() {
 }
 
 #[test]
-fn an_attachment_that_cannot_be_pinned_restores_the_old_program() {
+fn a_failed_pin_restores_the_old_program() {
     with_devices("unkept", |pins, [wan, lan]| {
         load_filled(pins)
             .attach(&[(wan, XdpMode::Generic)])

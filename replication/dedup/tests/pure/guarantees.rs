@@ -65,7 +65,7 @@ proptest! {
     }
 
     #[test]
-    fn a_recorded_number_is_refused_until_the_window_has_moved_past_it(
+    fn a_recorded_number_is_refused_until_the_window_passes(
         start in start(),
         operations in proptest::collection::vec(ordinary(), 1..60),
     ) {

@@ -108,7 +108,7 @@ fn an_only_copy_that_is_450_ms_behind_is_delivered() {
 }
 
 #[test]
-fn a_copy_that_was_held_back_is_refused_although_its_number_was_not_seen() {
+fn a_delayed_copy_is_refused_with_an_unseen_number() {
     let window = Window::new();
     for n in 0..2_000 {
         observe(&window, packet(2 * n, n, 1));
@@ -144,7 +144,7 @@ fn clocks_that_run_apart_by_a_thousandth_part_lose_nothing() {
 }
 
 #[test]
-fn a_sender_whose_clock_stopped_is_accepted_again_after_as_long() {
+fn a_stopped_clock_is_accepted_again_after_as_long() {
     let window = Window::new();
     for n in 0..1_000 {
         observe(&window, packet(n, n, 1));

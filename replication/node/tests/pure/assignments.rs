@@ -33,7 +33,7 @@ fn epoch(agent: &Agent) -> u32 {
 }
 
 #[test]
-fn an_assignment_that_was_overtaken_by_a_policy_does_not_undo_it() {
+fn an_overtaken_assignment_does_not_undo_a_policy() {
     for (number, new, expected) in [(4, 8, 9), (4, 10, 10), (5, 1, 1)] {
         let mut agent = started();
         assign(&mut agent, of_one(1, 4, 7));
@@ -80,7 +80,7 @@ fn policies_of_a_store_before_it_was_restored_do_not_win() {
 }
 
 #[test]
-fn a_controller_that_restarted_counting_replaces_policies_after_a_failure_too() {
+fn restarted_counting_replaces_policies_after_a_failure() {
     let mut agent = started();
     assign(&mut agent, of_one(7, 4, 9));
     agent.kernel.is_failing = true;
@@ -92,7 +92,7 @@ fn a_controller_that_restarted_counting_replaces_policies_after_a_failure_too() 
 }
 
 #[test]
-fn a_signal_of_the_time_before_the_counting_restarted_changes_nothing() {
+fn a_signal_from_before_the_restart_changes_nothing() {
     let mut agent = started();
     assign(&mut agent, of_one(7, 4, 9));
     let signal = PolicyWord::from(&policy(0, 10, 0b11));
@@ -168,7 +168,7 @@ fn copies_of_a_removed_flow_are_deduplicated_for_a_while() {
 }
 
 #[test]
-fn a_policy_with_a_path_that_the_node_does_not_have_is_applied_and_reported() {
+fn a_policy_with_an_unknown_path_is_applied_and_reported() {
     let mut agent = started();
     assign(&mut agent, of_one(1, 4, 1));
     agent.message(Message::Policy(policy(0, 2, 0b101)));
@@ -211,7 +211,7 @@ fn the_first_copy_under_a_policy_is_reported() {
 }
 
 #[test]
-fn rejected_signals_are_reported_by_reason_and_repetitions_are_not() {
+fn rejected_signals_are_reported_once_by_reason() {
     let mut agent = started();
     assign(&mut agent, of_one(1, 4, 5));
     for epoch in [5, 4] {

@@ -266,7 +266,7 @@ impl Lab {
 }
 
 #[test]
-fn a_key_is_replaced_on_demand_and_the_previous_one_is_forgotten() {
+fn a_replaced_key_is_forgotten() {
     let mut lab = Lab::settled(NODES);
     let (before, sent) = (lab.newest(1), lab.keys_to_send(1));
     lab.demand(1);
@@ -318,7 +318,7 @@ fn a_node_that_is_away_keeps_the_previous_key_until_it_is_back() {
 }
 
 #[test]
-fn a_revoked_peer_loses_its_keys_at_once_and_a_new_incarnation_has_others() {
+fn a_revoked_peer_loses_keys_and_a_new_one_has_others() {
     let mut lab = Lab::settled(2);
     let before = lab.keys_to_send(0)[&name(1)].clone();
     let stated = lab.agents[1].published.take();
@@ -354,7 +354,7 @@ fn a_key_that_cannot_be_saved_is_not_used_and_is_made_later() {
 }
 
 #[test]
-fn a_controller_that_is_behind_does_not_bring_a_previous_key_back() {
+fn a_stale_controller_does_not_bring_a_key_back() {
     let mut lab = Lab::settled(2);
     let stale = lab.agents[1].published.clone();
     lab.demand(1);

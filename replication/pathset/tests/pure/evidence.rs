@@ -161,7 +161,7 @@ fn a_path_that_cannot_help_is_gone_within_300_packets() {
 }
 
 #[test]
-fn paths_that_are_about_to_become_useless_are_removed_with_the_first() {
+fn paths_soon_useless_are_removed_with_the_first() {
     let mut flow = Flow::new(config(), 0b1111);
     (0..300).for_each(|_| {
         flow.packet(|n, path| (path < 2 || n < 20 * path as u64).then_some(path as u64))
@@ -174,7 +174,7 @@ fn paths_that_are_about_to_become_useless_are_removed_with_the_first() {
 }
 
 #[test]
-fn a_path_that_stops_to_help_is_gone_within_300_packets_and_that_is_a_latent_error() {
+fn a_useless_path_is_gone_within_300_packets() {
     let mut flow = Flow::new(config(), 0b11);
     // Each path alone would lose one packet in a hundred.
     let lossy = |n: u64, path: usize| (n % 100 != 10 * path as u64).then_some(0);
@@ -305,7 +305,7 @@ fn with_a_budget_for_one_a_better_path_takes_over() {
 }
 
 #[test]
-fn a_set_with_which_the_experience_degraded_waits_longer_each_time() {
+fn a_set_that_degraded_waits_longer_each_time() {
     let mut flow = Flow::new(config(), 0b11);
     let only_one_is_enough =
         |n: u64, path: usize| (path == 0 || !n.is_multiple_of(100)).then_some(path as u64);
@@ -351,7 +351,7 @@ fn a_repeated_policy_changes_nothing() {
 }
 
 #[test]
-fn at_any_tolerance_a_useless_path_is_removed_and_a_needed_one_stays() {
+fn at_any_tolerance_only_useless_paths_are_removed() {
     for tolerated in [0.0, 1.0, -1.0, f64::NAN, f64::INFINITY] {
         let config = EvidenceConfig {
             tolerated_frames: tolerated,

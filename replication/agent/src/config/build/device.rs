@@ -251,7 +251,7 @@ paths = [1, 2]
     }
 
     #[test]
-    fn the_order_of_uplinks_is_given_or_that_of_the_paths_to_the_peer() {
+    fn uplinks_have_the_given_order_or_that_of_the_paths() {
         assert_eq!(fallback(""), [0, 1]);
         assert_eq!(fallback("fallback = [2, 1]"), [1, 0]);
         assert_eq!(fallback("fallback = []"), [0; 0]);

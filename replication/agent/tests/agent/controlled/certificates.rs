@@ -14,7 +14,7 @@ use std::time::{Duration, SystemTime};
 const LIFETIME: Duration = Duration::from_secs(20);
 
 #[test]
-fn a_certificate_is_renewed_after_two_thirds_of_its_life_and_the_one_before_ends() {
+fn a_certificate_is_renewed_after_two_thirds_of_its_life() {
     let mut controlled = Controlled::with_flow(Mode::Replicate, None);
     controlled.kill_controller();
     let file = controlled.rig.file("controller.toml");

@@ -90,7 +90,7 @@ fn with_flow(lab: Lab) -> Controlled {
 }
 
 #[test]
-fn uplinks_become_paths_when_they_appear_and_are_withdrawn_when_they_go() {
+fn uplinks_become_paths_and_are_withdrawn_when_they_go() {
     let lab = lab(3);
     unplug(&lab, Edge::Ingress, 3);
     let Controlled {
@@ -145,7 +145,7 @@ fn uplinks_become_paths_when_they_appear_and_are_withdrawn_when_they_go() {
 }
 
 #[test]
-fn a_path_follows_the_receivers_address_and_a_restart_without_controller() {
+fn a_path_follows_addresses_and_outlives_a_restart() {
     let mut controlled = with_flow(lab(2));
     let [first, second] = ["path1", "path2"]
         .map(|device| await_path(&controlled.control, &mut controlled.rig.edges, device));

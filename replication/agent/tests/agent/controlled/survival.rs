@@ -45,7 +45,7 @@ fn await_copies(edges: &mut Edges) {
 }
 
 #[test]
-fn a_flow_is_replicated_when_its_egress_is_ready_and_loses_nothing() {
+fn a_flow_waits_for_its_egress_and_loses_nothing() {
     let (controlled, flow) = before_the_flow();
     let Controlled {
         mut rig, control, ..
@@ -73,7 +73,7 @@ fn a_flow_is_replicated_when_its_egress_is_ready_and_loses_nothing() {
 }
 
 #[test]
-fn traffic_takes_the_default_route_when_a_controlled_ingress_agent_is_killed() {
+fn a_killed_controlled_ingress_leaves_the_default_route() {
     let Controlled { mut rig, .. } = Controlled::with_flow(Mode::Replicate, None);
     let reports = rig.under_traffic(|edges, _| {
         await_copies(edges);
@@ -95,7 +95,7 @@ fn a_controller_may_be_killed_and_come_back() {
 }
 
 #[test]
-fn agents_that_are_started_without_a_controller_go_on_by_the_last_policy() {
+fn agents_start_by_the_last_policy_without_a_controller() {
     let mut controlled = Controlled::with_flow(Mode::Replicate, None);
     controlled.fix(0b10);
     controlled.await_code(0b10);
@@ -150,7 +150,7 @@ fn health(control: &Control, node: Edge, number: u8) -> Option<PathHealth> {
 }
 
 #[test]
-fn an_interface_that_goes_and_comes_back_is_told_to_the_controller_and_costs_nothing() {
+fn a_lost_interface_is_reported_and_costs_nothing() {
     let (controlled, flow) = before_the_flow();
     let Controlled {
         mut rig, control, ..
@@ -184,7 +184,7 @@ fn an_interface_that_goes_and_comes_back_is_told_to_the_controller_and_costs_not
 }
 
 #[test]
-fn a_next_hop_that_vanishes_is_told_to_the_controller_and_costs_nothing() {
+fn a_lost_next_hop_is_reported_and_costs_nothing() {
     let Controlled {
         mut rig, control, ..
     } = Controlled::with_flow(Mode::Replicate, None);
@@ -207,7 +207,7 @@ fn a_next_hop_that_vanishes_is_told_to_the_controller_and_costs_nothing() {
 }
 
 #[test]
-fn a_revoked_node_keeps_its_policies_and_says_so_and_works_when_it_is_enrolled_again() {
+fn a_revoked_node_keeps_policies_until_enrolled_again() {
     let Controlled {
         mut rig, control, ..
     } = Controlled::with_flow(Mode::Replicate, None);

@@ -8,7 +8,7 @@ use hawser_testbed::traffic::Family;
 
 /// The egress has another key file than the ingress, so that it would reject every tagged copy.
 #[test]
-fn copies_of_a_transparent_flow_are_sent_as_they_are_and_deduplicated() {
+fn transparent_copies_are_unchanged_and_deduplicated() {
     let mut controlled = Controlled::new();
     controlled.await_connection();
     for key in ["ingress.key", "egress.key"] {

@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 const SSH: u16 = 22;
 
 #[test]
-fn a_controller_that_has_everything_replicated_cuts_no_node_off() {
+fn replicating_everything_cuts_no_node_off() {
     let mut controlled = Controlled::new();
     let everything = Flow {
         select: to("0.0.0.0/0".to_owned()),
