@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn datagrams_of_one_size_become_one_train_and_keep_their_borders() {
+    fn datagrams_of_one_size_become_one_train() {
         for addresses in [V4, V6] {
             let mut packets: Vec<_> = [700, 700, 700, 20, 700]
                 .map(|size| udp(addresses, size))

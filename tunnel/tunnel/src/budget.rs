@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn those_who_are_there_and_keep_little_may_keep_more_though_many_have_filled_two_thirds() {
+    fn sessions_below_their_share_may_use_the_last_third() {
         let budget = Budget::new(ByteSize(LIMIT));
         let mut sessions = Vec::new();
         while budget.has_room() {
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_be_unread_keeps_new_sessions_out_and_takes_nobodys_share() {
+    fn unread_memory_keeps_only_new_sessions_out() {
         const SESSIONS: u64 = 8;
         let budget = Budget::new(ByteSize(LIMIT));
         let mut sessions: Vec<_> = (0..SESSIONS).map(|_| budget.claim()).collect();

@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn the_unchanged_messages_are_accepted_with_and_without_padding() {
+    fn unchanged_messages_are_accepted_with_any_padding() {
         let padded = |text: &str| format!("{text}{}", " ".repeat(1000));
         for text in HELLOS {
             assert!(check_message::<Hello>(text.as_bytes()), "{text}");

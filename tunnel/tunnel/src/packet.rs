@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn what_its_sender_marked_is_urgent_and_what_it_listens_to_is_known() {
+    fn urgent_marks_and_ecn_support_are_known() {
         let mut flows = Flows::new(FrameBoundary::Rtp);
         let mut of = |packet: &[u8]| {
             let hint = flows.hint(Instant::ZERO, packet);
@@ -327,7 +327,7 @@ mod tests {
         }
 
         #[test]
-        fn any_changes_of_a_video_are_rejected_or_end_frames_at_markers(
+        fn a_changed_video_is_rejected_or_ends_frames_at_markers(
             changes in vec((0..12usize, any::<u8>()), 0..60),
         ) {
             let mut flows = Flows::new(FrameBoundary::Rtp);

@@ -160,7 +160,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn a_clock_outside_the_validity_of_the_own_certificate_is_wrong() {
+    fn a_clock_outside_the_certificates_validity_is_wrong() {
         let folder = tempfile::tempdir().unwrap();
         let key = rcgen::KeyPair::generate().unwrap();
         let mut params = rcgen::CertificateParams::default();

@@ -103,7 +103,7 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
 
     #[test]
-    fn a_path_goes_through_its_states_while_nothing_is_acknowledged() {
+    fn a_path_changes_state_while_nothing_is_acknowledged() {
         let mut path = Monitor::new();
         assert_eq!(path.reachability(), New);
         let times = [0, 499, 500, 999, 1000, 2999, 3000, 60_000, 10];
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_path_is_redialed_ever_more_rarely_until_it_recovers() {
+    fn a_failed_path_is_redialed_more_rarely_until_it_recovers() {
         let mut path = Monitor::new();
         let redials = |path: &mut Monitor, ms: &[u32]| {
             let is_due = |ms: &&u32| {

@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn the_address_of_an_uplink_has_the_scope_of_the_servers_if_it_has_one() {
+    fn an_uplinks_address_has_the_scope_of_the_servers() {
         let [global, local]: [IpAddr; 2] = ["2001:db8::1", "fd01::1"].map(|ip| ip.parse().unwrap());
         let to = |remote: &str| Server {
             addresses: vec![

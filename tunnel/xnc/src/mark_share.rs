@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn marks_of_packets_that_are_ahead_are_kept_for_their_datagrams() {
+    fn marks_of_packets_ahead_are_kept_for_their_datagrams() {
         let mut share = MarkShare::default();
         share.handle_packets(1000 * 1003, 250 * 1003);
         let marked = (0..1000).filter(|_| share.next(1000)).count();

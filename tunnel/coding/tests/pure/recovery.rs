@@ -219,7 +219,7 @@ fn ten_lost_packets_take_ten_coded_ones() {
 }
 
 #[test]
-fn an_original_that_comes_late_can_be_the_last_that_was_missing() {
+fn a_late_original_can_be_the_last_missing_one() {
     let packets = vec![vec![1; 30], vec![2; 20], vec![3; 10]];
     let mut decoder = Decoder::new(Config::default());
     decoder.handle_coded(5, 3, 1, &symbol(&packets, 1)).unwrap();

@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn the_server_s_inner_address_is_reached_unless_it_is_somebody_else_s() {
+    fn the_servers_inner_address_is_reached_if_it_is_free() {
         let reached = |server: &[&str]| of(&json!([["10.77.0.2", 16]]), server).unwrap().server;
         for server in ["10.77.0.1", "172.16.0.1", "192.168.9.1", "100.64.0.1"] {
             assert_eq!(reached(&[server]), [ip(server)]);

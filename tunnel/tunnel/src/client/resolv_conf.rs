@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_is_killed_after_it_kept_the_file_changes_nothing() {
+    fn a_process_killed_after_keeping_the_file_changes_nothing() {
         let etc = Etc::new();
         fs::write(etc.path(), "nameserver 192.0.2.1\n").unwrap();
         etc.client().keep_current().unwrap();
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_symbolic_link_is_restored_as_one_and_what_it_leads_to_is_unchanged() {
+    fn a_symbolic_link_is_restored_and_its_target_unchanged() {
         let etc = Etc::new();
         fs::write(etc.0.path().join("target"), "nameserver 192.0.2.1\n").unwrap();
         for target in ["target", "nowhere"] {
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_program_writes_stays_or_becomes_the_previous_file() {
+    fn a_foreign_file_stays_or_becomes_the_previous_one() {
         let etc = Etc::new();
         fs::write(etc.path(), "nameserver 192.0.2.1\n").unwrap();
         etc.client().replace(OURS).unwrap();

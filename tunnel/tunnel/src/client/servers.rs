@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn the_controller_is_asked_over_each_uplink_and_then_by_the_routing_table() {
+    fn the_controller_is_asked_by_uplinks_then_by_routes() {
         let uplinks = [("eth0", 1), ("wlan0", 0), ("wwan0", 1)].map(|(interface, cost)| Uplink {
             interface: interface.to_owned(),
             ipv4: None,

@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_is_read_again_also_if_a_power_failure_has_damaged_one_of_the_files() {
+    fn usage_is_read_from_the_copy_if_one_file_is_damaged() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("state/usage.json");
         let copy = folder.path().join("state/usage.json.copy");

@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reordering_time_of_zero_disables_what_a_scheme_has_by_default() {
+    fn a_reordering_time_of_zero_disables_the_default() {
         assert_eq!(config("scheme = 'minrtt'").reorder, Some(Duration::MAX));
         assert_eq!(config("scheme = 'minrtt'\nreorder_ms = 0").reorder, None);
     }

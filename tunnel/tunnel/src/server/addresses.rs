@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_client_had_a_while_ago_another_one_does_not_get_for_asking() {
+    fn a_recent_address_is_not_given_to_another_client() {
         let mut pool = pool(&[]);
         let start = Instant::now();
         let previous = pool.take("a", &[], start).unwrap();
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_client_has_now_counts_more_than_what_it_had_here_before() {
+    fn a_clients_present_addresses_count_more_than_earlier() {
         let mut pool = pool(&[]);
         let previous = pool.take_now("a", &[]).unwrap();
         pool.release_now("a", previous);

@@ -236,7 +236,7 @@ mod tests {
     use std::fs;
 
     #[test]
-    fn a_damaged_list_admits_nobody_and_does_not_keep_a_server_from_starting() {
+    fn a_server_starts_with_a_damaged_list_and_admits_nobody() {
         let folder = tempfile::tempdir().unwrap();
         let registration = Registration {
             controllers: Vec::new(),

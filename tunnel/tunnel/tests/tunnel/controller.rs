@@ -195,7 +195,7 @@ impl Controlled {
 }
 
 #[test]
-fn a_client_hears_of_servers_and_has_its_addresses_at_each_of_them() {
+fn a_client_has_its_addresses_at_every_server() {
     let controlled = Controlled::new(&["one", "two", "car"]);
     let rig = &controlled.rig;
     let mut servers = [0, 1].map(|number| Some(controlled.server(number, "")));
@@ -235,7 +235,7 @@ fn a_client_goes_where_there_is_room() {
 }
 
 #[test]
-fn those_who_are_revoked_or_of_another_authority_are_not_let_in() {
+fn revoked_or_foreign_certificates_are_not_admitted() {
     let controlled = Controlled::new(&["one", "car", "stranger"]);
     let server = controlled.server(0, "");
     controlled.wait_until_servers(1);
@@ -384,7 +384,7 @@ fn sent(status: &Status, uplink: &str) -> u64 {
 }
 
 #[test]
-fn an_operator_moves_the_traffic_of_a_running_client_to_another_uplink() {
+fn an_operator_moves_traffic_to_another_uplink() {
     let mut controlled = Controlled::new(&["one", "car"]);
     let server = controlled.server(0, "");
     controlled.wait_until_servers(1);
@@ -473,7 +473,7 @@ fn an_operator_moves_the_traffic_of_a_running_client_to_another_uplink() {
 }
 
 #[test]
-fn a_controller_that_the_routes_cover_is_reached_outside_the_tunnel_over_any_uplink() {
+fn a_routed_controller_is_reached_outside_the_tunnel() {
     let controlled = Controlled::new(&["one", "two", "car"]);
     let rig = &controlled.rig;
     let first = controlled.server(0, "");

@@ -81,7 +81,7 @@ fn duplicated(client: &End) -> u64 {
 }
 
 #[test]
-fn urgent_packets_are_sent_twice_and_passed_on_once_while_an_uplink_dies() {
+fn urgent_packets_survive_a_dying_uplink() {
     let rig = Rig::new();
     let _server = rig.server(0, "", "[coding]\nduplicate = \"urgent\"\n");
     let client = rig.client("");
@@ -136,7 +136,7 @@ fn interval(client: &End, mut send: impl FnMut(), wanted: impl Fn(&Interval) -> 
 }
 
 #[test]
-fn delays_of_the_last_interval_are_shown_with_the_share_that_arrived() {
+fn delays_are_shown_with_the_share_that_arrived() {
     let rig = Rig::new();
     let _server = rig.server(0, "", "");
     limit_uplinks(&rig);

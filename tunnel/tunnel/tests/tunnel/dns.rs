@@ -116,7 +116,7 @@ fn response(request: &[u8], address: [u8; 4]) -> Vec<u8> {
 }
 
 #[test]
-fn names_are_resolved_inside_while_the_tunnel_is_up_and_as_before_afterwards() {
+fn names_are_resolved_inside_while_the_tunnel_is_up() {
     let car = Car::new();
     let _server = car.rig.server(0, "", "");
     car.wait_until_resolved("car.example", ANSWER_OUTSIDE);
@@ -135,7 +135,7 @@ fn names_are_resolved_inside_while_the_tunnel_is_up_and_as_before_afterwards() {
 }
 
 #[test]
-fn a_file_that_another_program_writes_meanwhile_is_the_one_that_is_restored() {
+fn a_file_written_meanwhile_is_the_one_restored() {
     let car = Car::new();
     let _server = car.rig.server(0, "", "");
     let client = car.start(SET);
@@ -154,7 +154,7 @@ fn a_file_that_another_program_writes_meanwhile_is_the_one_that_is_restored() {
 }
 
 #[test]
-fn what_a_killed_client_has_left_is_restored_by_the_next_one_also_without_dns() {
+fn the_next_client_restores_what_a_killed_one_left() {
     let car = Car::new();
     let before = car.text();
     let server = car.rig.server(0, "", "");
@@ -193,7 +193,7 @@ esac
 }
 
 #[test]
-fn openresolv_loses_the_servers_with_the_client_also_if_it_was_killed() {
+fn openresolv_loses_the_servers_with_the_client() {
     let car = Car::new();
     let records = car.rig.path("records");
     fs::create_dir(&records).unwrap();

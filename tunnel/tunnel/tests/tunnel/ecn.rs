@@ -134,7 +134,7 @@ fn network_marked(end: &End) -> u64 {
 }
 
 #[test]
-fn marks_of_an_uplink_reach_flows_that_support_ecn_in_both_directions() {
+fn an_uplinks_marks_reach_ecn_flows_in_both_directions() {
     const PACKETS: u32 = 200;
     let unmarked = Arrived {
         all: PACKETS,
@@ -187,7 +187,7 @@ fn limit_uplinks(rig: &Rig) {
 }
 
 #[test]
-fn a_full_queue_of_the_tunnel_marks_flows_that_support_ecn_in_both_directions() {
+fn a_full_queue_marks_ecn_flows_in_both_directions() {
     let rig = Rig::new();
     let server = rig.server(0, "nat = false", "");
     let client = rig.client("");

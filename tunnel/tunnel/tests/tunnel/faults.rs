@@ -126,7 +126,7 @@ fn a_server_that_was_killed_and_started_again_is_found_again() {
 }
 
 #[test]
-fn a_client_that_ends_is_forgotten_and_one_that_is_killed_gets_its_addresses_back() {
+fn a_killed_client_gets_its_addresses_back() {
     let rig = Rig::new();
     let server = rig.server(0, "", "");
     let client = rig.client("");
@@ -176,7 +176,7 @@ fn what_waits_when_a_session_ends_is_counted() {
 }
 
 #[test]
-fn addresses_and_routes_that_another_program_removes_are_restored_and_counted() {
+fn removed_addresses_and_routes_are_restored_and_counted() {
     let rig = Rig::new();
     let _server = rig.server(0, "", "");
     let client = rig.client("");
@@ -208,7 +208,7 @@ fn addresses_and_routes_that_another_program_removes_are_restored_and_counted() 
 }
 
 #[test]
-fn what_another_program_changes_of_a_servers_device_is_restored() {
+fn changes_of_a_servers_device_are_restored() {
     let rig = Rig::new();
     let server = rig.server(0, "", "");
     let client = rig.client("");
@@ -238,7 +238,7 @@ fn what_another_program_changes_of_a_servers_device_is_restored() {
 }
 
 #[test]
-fn a_reverse_path_filter_of_an_uplink_is_loose_while_a_client_runs() {
+fn an_uplinks_reverse_path_filter_is_loose_meanwhile() {
     let rig = Rig::new();
     let _server = rig.server(0, "", "");
     let set = |scope: &str, value: &str| {
@@ -454,7 +454,7 @@ fn what_keeps_packets_from_passing_is_named_by_both_ends() {
 }
 
 #[test]
-fn a_filter_of_firewalld_is_named_where_it_drops_packets_of_a_server() {
+fn a_firewalld_filter_that_drops_servers_is_named() {
     const NAME: &str = "reverse path filter of the firewall on ";
     let rig = Rig::new();
     let _server = rig.server(0, "", "");

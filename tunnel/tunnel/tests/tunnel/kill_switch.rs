@@ -189,14 +189,14 @@ fn has_session(client: &End) {
 }
 
 #[test]
-fn without_a_kill_switch_what_is_routed_leaves_bare_while_there_is_no_session() {
+fn without_a_kill_switch_packets_leave_without_a_session() {
     let car = Car::new();
     let _client = car.start(&format!("routes = {ALL}"));
     car.wait_until_open();
 }
 
 #[test]
-fn with_a_kill_switch_nothing_leaves_bare_before_the_first_session_and_while_no_server_answers() {
+fn a_kill_switch_blocks_before_and_between_sessions() {
     let car = Car::new();
     let client = car.start(&switch(ALL));
     assert_eq!(car.leaked(), [0, 0], "before the first session");
@@ -218,7 +218,7 @@ fn with_a_kill_switch_nothing_leaves_bare_before_the_first_session_and_while_no_
 }
 
 #[test]
-fn a_kill_switch_outlives_a_killed_client_and_an_orderly_end_until_it_is_released() {
+fn a_kill_switch_outlives_its_client_until_released() {
     let car = Car::new();
     let _server = car.rig.server(0, "", "");
     let client = car.start(&switch(ALL));
@@ -267,7 +267,7 @@ fn a_kill_switch_outlives_a_killed_client_and_an_orderly_end_until_it_is_release
 }
 
 #[test]
-fn rules_that_somebody_changes_or_removes_are_made_again_and_counted() {
+fn changed_rules_are_restored_and_counted() {
     let car = Car::new();
     let client = car.start(&switch(ALL));
     let table = "inet hawser_hawser_tun_kill_switch";
@@ -300,7 +300,7 @@ fn rules_that_somebody_changes_or_removes_are_made_again_and_counted() {
 }
 
 #[test]
-fn rules_that_somebody_flushes_while_a_client_starts_are_made_again() {
+fn rules_flushed_during_a_start_are_restored() {
     let car = Car::new();
     let is_running = AtomicBool::new(false);
     let client = thread::scope(|scope| {
@@ -416,7 +416,7 @@ fn destinations_in_bypass_never_enter_the_tunnel_and_others_do() {
 const CHOSEN: u32 = 0x10;
 
 #[test]
-fn firewall_marks_choose_what_enters_a_tunnel_with_a_table_of_its_own() {
+fn firewall_marks_choose_what_enters_with_a_table() {
     let car = Car::new();
     let _server = car.rig.server(0, "", "");
     car.rig
@@ -462,7 +462,7 @@ fn firewall_marks_choose_what_enters_a_tunnel_with_a_table_of_its_own() {
 }
 
 #[test]
-fn a_kill_switch_lets_out_what_an_uplink_needs_and_nothing_in_its_guise() {
+fn a_kill_switch_lets_out_only_what_an_uplink_needs() {
     let car = Car::new();
     let _server = car.rig.server(0, "", "");
     let more = format!("routes = {ALL}\nkill_switch = true\n");

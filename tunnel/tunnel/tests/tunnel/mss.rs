@@ -14,7 +14,7 @@ const FILTER: &str = "table inet filtered {\nchain arrives {\ntype filter hook i
      icmp type destination-unreachable counter drop\nicmpv6 type packet-too-big counter drop\n}\n}";
 
 #[test]
-fn connections_of_a_host_behind_the_client_fit_without_icmp_in_both_directions() {
+fn connections_of_hosts_behind_fit_without_icmp() {
     let rig = Rig::new();
     let behind = rig.network_behind_the_client();
     for end in [&behind, &rig.host] {

@@ -269,7 +269,7 @@ async fn half_open(
 }
 
 #[test]
-fn handshakes_that_one_source_does_not_finish_leave_room_for_others() {
+fn unfinished_handshakes_leave_room_for_others() {
     let rig = Rig::new();
     let server = rig.server(0, "", "");
     let folder = rig.folder.path();
@@ -292,7 +292,7 @@ fn handshakes_that_one_source_does_not_finish_leave_room_for_others() {
 }
 
 #[test]
-fn handshakes_of_one_allocation_of_ipv6_leave_room_for_others_and_are_refused_aloud() {
+fn ipv6_handshakes_of_one_network_leave_room_for_others() {
     let rig = Rig::new();
     let server = rig.server(0, "", "");
     let folder = rig.folder.path();
@@ -341,7 +341,7 @@ fn handshakes_of_one_allocation_of_ipv6_leave_room_for_others_and_are_refused_al
 }
 
 #[test]
-fn an_address_that_another_client_had_is_not_to_be_had_for_asking() {
+fn an_address_of_another_client_is_not_given_on_request() {
     let rig = Rig::new();
     let server = rig.server(0, "", "");
     let car = rig.client("");
@@ -423,7 +423,7 @@ fn a_thousand_clients_cost_little_each() {
 }
 
 #[test]
-fn a_client_that_opens_sessions_again_and_again_is_told_to_wait() {
+fn a_client_that_opens_many_sessions_is_told_to_wait() {
     let rig = Rig::new();
     let server = rig.server(0, "", "");
     let folder = rig.folder.path();
@@ -453,7 +453,7 @@ fn a_client_that_opens_sessions_again_and_again_is_told_to_wait() {
 }
 
 #[test]
-fn a_server_whose_memory_is_used_up_lets_nobody_else_in_and_serves_those_who_are_there() {
+fn a_server_without_memory_serves_its_clients_and_no_others() {
     let rig = Rig::new();
     let server = rig.server(0, "memory_mb = 16", "");
     let _client = rig.client("");

@@ -96,7 +96,7 @@ fn clients_do_not_reach_each_other() {
 }
 
 #[test]
-fn whatever_is_inside_a_source_or_destination_that_is_not_the_client_s_is_dropped() {
+fn foreign_sources_and_destinations_are_dropped() {
     let rig = Rig::new();
     let server = rig.server(0, "", "");
     let client = rig.client(FOREIGN);
@@ -149,7 +149,7 @@ fn send_raw(rig: &Rig, protocol: u8, fragment: u16, from: &str, to: &str) {
 }
 
 #[test]
-fn clients_of_two_servers_on_one_machine_do_not_reach_each_other() {
+fn clients_of_two_local_servers_are_isolated() {
     let rig = Rig::new();
     let folder = rig.folder.path();
     let _one = rig.server(0, "allowed_destinations = [\"10.78.0.0/16\"]", "");

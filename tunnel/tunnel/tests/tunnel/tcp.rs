@@ -101,7 +101,7 @@ fn a_client_without_udp_is_served_over_tcp_until_udp_works() {
 }
 
 #[test]
-fn an_uplink_whose_udp_is_blocked_in_a_session_goes_on_over_tcp() {
+fn an_uplink_whose_udp_gets_blocked_continues_over_tcp() {
     let rig = Rig::new();
     let _server = server(&rig);
     let client = start_client(&rig, "kill_switch = true");
@@ -154,7 +154,7 @@ fn streams_that_no_client_opened_are_refused() {
 }
 
 #[test]
-fn silent_connections_over_tcp_keep_no_client_over_udp_from_a_session() {
+fn silent_tcp_connections_keep_no_udp_client_out() {
     let rig = Rig::new();
     let server = server(&rig);
     // One more than a source may have; the client has the same address, and does not try TCP.

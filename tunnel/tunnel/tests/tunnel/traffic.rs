@@ -263,7 +263,7 @@ fn metrics_page() -> String {
 }
 
 #[test]
-fn sources_are_rewritten_also_after_the_rules_were_flushed_and_the_rules_go_with_the_server() {
+fn flushed_nat_rules_are_restored_and_end_with_the_server() {
     let rig = Rig::new();
     // Its client has no other server.
     let server = rig.server(0, "drain_s = 0", "");

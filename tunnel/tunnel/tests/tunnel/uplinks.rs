@@ -109,7 +109,7 @@ fn an_uplink_that_swallows_everything_is_done_without() {
 }
 
 #[test]
-fn a_hop_that_becomes_narrower_without_a_word_is_noticed_and_so_is_its_recovery() {
+fn a_silently_narrower_hop_and_its_recovery_are_noticed() {
     let rig = Rig::new();
     let _server = rig.server(0, "", "");
     let client = rig.client("mtu_retry_s = 20");
@@ -542,7 +542,7 @@ fn an_uplink_whose_cap_is_used_up_is_left() {
 }
 
 #[test]
-fn a_client_starts_with_a_usage_file_that_a_power_failure_has_emptied() {
+fn a_client_starts_with_an_empty_usage_file() {
     let rig = Rig::new();
     let _server = rig.server(0, "", "");
     let month = OffsetDateTime::now_utc();
@@ -610,7 +610,7 @@ fn interface_to(rig: &Rig, address: &str) -> String {
 }
 
 #[test]
-fn default_routes_of_uplinks_are_added_and_replaced_while_everything_is_routed_inside() {
+fn default_routes_change_while_everything_is_routed_inside() {
     let rig = Rig::new();
     let _server = rig.server(0, "", "");
     let config = format!(
@@ -648,7 +648,7 @@ fn default_routes_of_uplinks_are_added_and_replaced_while_everything_is_routed_i
 }
 
 #[test]
-fn an_uplink_whose_network_carries_less_than_its_interface_uses_smaller_packets() {
+fn an_uplink_with_a_narrow_network_uses_smaller_packets() {
     let rig = Rig::new();
     let _server = rig.server(0, "", "");
     let rule = "iifname \"wan0\" meta l4proto udp meta length > 1400 drop";
@@ -734,7 +734,7 @@ fn what_a_network_carried_is_known_after_a_restart() {
 }
 
 #[test]
-fn ipv6_inside_is_there_again_when_all_uplinks_have_room_for_it() {
+fn ipv6_inside_returns_when_all_uplinks_have_room() {
     let rig = Rig::new();
     let _server = rig.server(0, "", "");
     for end in [&rig.client, &rig.router] {

@@ -70,7 +70,7 @@ fn a_session_moves_to_a_server_that_is_nearer_twice() {
 }
 
 #[test]
-fn a_session_leaves_a_server_that_answers_long_after_the_nearer_one() {
+fn a_session_leaves_for_a_much_nearer_server() {
     let mut world = connected(1, 2);
     world.survey_every(Some(60 * S));
     world.servers[0].rtt = 200 * MS;
@@ -80,7 +80,7 @@ fn a_session_leaves_a_server_that_answers_long_after_the_nearer_one() {
 }
 
 #[test]
-fn a_session_stays_at_a_server_that_does_not_answer_the_dials_of_a_survey() {
+fn a_server_silent_in_a_survey_keeps_its_session() {
     let mut world = surveying();
     world.servers[0].rtt = 3 * S;
     world.servers[1].rtt = 30 * MS;
@@ -151,7 +151,7 @@ fn a_path_is_replaced_when_the_mtu_of_its_uplink_changes() {
 }
 
 #[test]
-fn a_path_with_an_mtu_that_does_not_work_is_tried_every_30_s_beside_the_one_in_use() {
+fn an_mtu_that_does_not_work_is_tried_every_30_s() {
     let mut world = connected(2, 1);
     let session = world.session();
     world.log.clear();
@@ -184,7 +184,7 @@ fn a_path_with_an_mtu_that_does_not_work_is_tried_every_30_s_beside_the_one_in_u
 }
 
 #[test]
-fn an_uplink_whose_cost_rises_is_put_on_standby_without_a_new_path() {
+fn a_risen_cost_puts_an_uplink_on_standby() {
     let mut world = connected(2, 1);
     world.log.clear();
     assert_eq!(world.paths_in_use(), ["wwan0".to_owned()].into());
@@ -244,7 +244,7 @@ fn after_an_outage_of_all_uplinks_the_session_goes_on() {
 }
 
 #[test]
-fn a_path_that_fails_is_replaced_once_another_connection_is_made() {
+fn a_failing_path_is_replaced_by_another_connection() {
     let mut world = connected(2, 1);
     world.uplinks[1].is_paused = true;
     world.pass(FAILED_AFTER + 500 * MS);
@@ -262,7 +262,7 @@ fn a_path_that_fails_is_replaced_once_another_connection_is_made() {
 }
 
 #[test]
-fn a_path_that_can_be_improved_is_kept_until_another_connection_has_joined() {
+fn a_path_to_improve_is_kept_until_another_has_joined() {
     let mut world = connected(2, 1);
     world.improve();
     assert!(
@@ -301,7 +301,7 @@ fn a_path_that_can_be_improved_is_kept_until_another_connection_has_joined() {
 }
 
 #[test]
-fn a_silent_path_is_redialed_ever_more_rarely_and_each_attempt_is_limited() {
+fn redials_of_a_silent_path_get_rarer_and_are_limited() {
     let mut world = connected(2, 1);
     world.uplinks[1].is_paused = true;
     world.pass(19 * S);
@@ -311,7 +311,7 @@ fn a_silent_path_is_redialed_ever_more_rarely_and_each_attempt_is_limited() {
 }
 
 #[test]
-fn a_redial_that_the_server_answers_waits_until_it_is_known_whether_full_packets_arrive() {
+fn an_answered_redial_waits_for_full_packets() {
     let world = World::new(1, 1, 1);
     let mut now = world.now;
     let mut uplink = world.uplinks[0].uplink.clone();
@@ -401,7 +401,7 @@ fn a_client_that_supersedes_its_own_session_does_not_wait() {
 }
 
 #[test]
-fn a_draining_server_is_left_for_another_and_kept_if_there_is_none() {
+fn a_draining_server_is_left_if_there_is_another() {
     let mut world = connected(2, 2);
     world.drain(0);
     world.pass(S);
@@ -424,7 +424,7 @@ fn a_server_that_refuses_is_avoided_by_the_next_search() {
 }
 
 #[test]
-fn an_uplink_over_which_opening_fails_is_avoided_by_the_next_search() {
+fn an_uplink_that_fails_to_open_is_avoided_next() {
     let mut world = World::new(2, 1, 1);
     let now = world.now;
     let lists = (
@@ -475,7 +475,7 @@ fn another_address_of_the_same_family_moves_the_connection() {
 }
 
 #[test]
-fn a_path_to_another_address_of_the_server_than_the_preferred_one_stays_there() {
+fn a_path_to_another_address_of_the_server_stays() {
     let world = World::new(1, 1, 1);
     let now = world.now;
     let mut server = world.servers[0].server.clone();
@@ -536,7 +536,7 @@ fn another_family_needs_another_connection() {
 }
 
 #[test]
-fn an_uplink_leaves_when_its_cap_is_used_up_and_returns_with_the_month() {
+fn a_capped_uplink_leaves_and_returns_with_the_month() {
     let mut world = connected(4, 1);
     world.pass(60 * S);
     assert!(world.supervisor.reachability("wwan3").is_none());
@@ -612,7 +612,7 @@ fn more_uplinks_than_paths_are_tried_with_pauses() {
 }
 
 #[test]
-fn connections_that_are_closed_as_soon_as_they_are_made_are_not_dialed_without_a_pause() {
+fn connections_closed_at_once_are_redialed_with_a_pause() {
     let mut world = connected(2, 1);
     world.uplinks[1].is_up = false;
     world.announce_uplinks();

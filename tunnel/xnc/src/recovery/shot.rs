@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_whole_shot_waits_for_all_windows_and_takes_each_in_proportion() {
+    fn a_whole_shot_waits_for_windows_in_proportion() {
         let shares =
             |lost, open: &[usize]| whole_shares(needed(lost, 3), RHO, &rooms(open)).map(by_index);
         assert_eq!(shares(7, &[5, 0, 4]), None, "ten are needed");

@@ -207,7 +207,7 @@ fn a_shot_that_cannot_suffice_is_followed_by_another_at_once() {
 }
 
 #[test]
-fn a_shot_that_fails_is_followed_by_another_until_the_packets_are_given_up() {
+fn failed_shots_are_followed_until_packets_are_given_up() {
     let mut recovery = recovery(CODED);
     send(&mut recovery, Instant::ZERO, 10);
     lose(&mut recovery, Instant::ZERO, 2..5);
@@ -272,7 +272,7 @@ fn a_shot_also_suffices_for_packets_that_were_given_up() {
 }
 
 #[test]
-fn a_copy_that_expires_before_it_is_sent_does_not_cause_another_shot_for_the_others() {
+fn an_expired_copy_causes_no_other_shot() {
     let mut recovery = recovery(RecoveryMethod::OneShot { coded: false });
     let soon = Instant::ZERO + Duration::from_millis(50);
     send(&mut recovery, Instant::ZERO, 1);

@@ -139,7 +139,7 @@ mod tests {
     use crate::Scheme;
 
     #[test]
-    fn the_number_of_covered_packets_has_the_best_chance_of_one_unknown() {
+    fn the_covered_packets_have_the_best_chance_of_one_unknown() {
         let chance =
             |known: f64, count: u64| count as f64 * (1.0 - known) * known.powi(count as i32 - 1);
         for known in [0.1, 0.5, 0.8, 0.9, 0.97] {

@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn with_plenty_left_nothing_is_sent_again_and_with_little_everything() {
+    fn what_is_sent_again_depends_on_the_time_left() {
         for slow_ms in [40, 300] {
             assert_eq!(
                 Xlink::default().extra(&scene(slow_ms, 49).view()),
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_is_sent_again_once_and_not_while_others_wait_nor_before_it_can_have_arrived() {
+    fn a_packet_is_repeated_once_and_not_while_others_wait() {
         let mut scene = scene(40, 151);
         scene.waiting = 1;
         let mut xlink = Xlink::default();

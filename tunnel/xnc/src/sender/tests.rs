@@ -70,7 +70,7 @@ fn a_path_that_delivered_nothing_recently_comes_last() {
 }
 
 #[test]
-fn a_packet_lost_alone_takes_two_paths_and_again_if_it_is_lost_on_both() {
+fn a_packet_lost_alone_takes_two_paths_each_time() {
     let mut sender = two_paths(Config::default());
     let packets = |sender: &mut Sender, now: Instant| {
         let transmits = std::iter::from_fn(|| sender.poll_transmit(now));

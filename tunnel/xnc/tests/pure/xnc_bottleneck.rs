@@ -124,7 +124,7 @@ fn losses_behind_a_queue_are_recovered() {
 }
 
 #[test]
-fn packets_dropped_by_a_full_queue_are_recovered_over_the_other_path() {
+fn drops_of_a_full_queue_are_recovered_over_the_other_path() {
     for seed in SEEDS {
         let short = Pipe {
             adapts: false,

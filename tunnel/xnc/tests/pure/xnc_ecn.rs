@@ -58,7 +58,7 @@ fn a_mark_reaches_packets_whose_senders_support_ecn() {
 }
 
 #[test]
-fn the_mark_of_a_coded_packet_reaches_the_first_packet_that_it_recovers() {
+fn a_coded_packets_mark_reaches_the_first_recovered_one() {
     let (mut end, path) = end();
     let sent = [0, 1, 2].map(|number| packet(number, Ecn::Ect1));
     let all: Vec<&[u8]> = sent.iter().map(Vec::as_slice).collect();

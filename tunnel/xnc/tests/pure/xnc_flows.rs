@@ -109,7 +109,7 @@ impl Traffic {
 const VIDEO: u64 = 100;
 
 #[test]
-fn a_video_keeps_its_frames_beside_eight_flows_that_always_have_something_to_send() {
+fn a_video_keeps_its_frames_beside_eight_full_flows() {
     let mut traffic = Traffic::new(two_paths(TEN_MBPS));
     traffic.stream(&[VIDEO], 6000, |traffic, _| {
         (0..8).for_each(|upload| traffic.send(flow(upload)))
@@ -162,7 +162,7 @@ fn two_cameras_keep_their_frames_and_share_scarce_capacity() {
 }
 
 #[test]
-fn a_flow_that_sends_little_is_not_late_beside_those_that_send_much() {
+fn a_flow_that_sends_little_is_not_late() {
     let mut traffic = Traffic::new(two_paths(TEN_MBPS));
     traffic.stream(&[], 6000, |traffic, ms| {
         (0..4).for_each(|upload| traffic.send(flow(upload)));

@@ -34,7 +34,7 @@ fn recovery(network: &mut Network, lost: u64, time: Duration) -> Vec<u64> {
 }
 
 #[test]
-fn a_shot_as_published_goes_over_all_paths_up_to_the_share_of_each() {
+fn a_published_shot_takes_all_paths_up_to_their_shares() {
     let mut network = three_paths(Scheme::XncPaper);
     let first = network.sent;
     // Four lost packets need seven, and each path may carry 1.1 times as many.
@@ -102,7 +102,7 @@ fn without_recovery_nothing_is_sent_again() {
 }
 
 #[test]
-fn coded_packets_in_spare_capacity_recover_a_burst_before_it_is_known() {
+fn spare_coded_packets_recover_a_burst_in_advance() {
     let mut network = three_paths(Scheme::Pluribus);
     let before = stats(&network);
     let first = network.sent;

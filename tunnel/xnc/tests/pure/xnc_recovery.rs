@@ -89,7 +89,7 @@ fn coded_packets(
 }
 
 #[test]
-fn a_range_ends_with_a_frame_with_its_time_and_with_its_number_of_packets() {
+fn a_range_ends_by_frame_time_or_number_of_packets() {
     let ack_after = 100 * MS;
     let whole = coded_packets(config(), &[], Duration::ZERO, ack_after).0;
     assert_eq!(whole, [(0, ALL)]);

@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_that_returns_soon_is_dropped_from_as_often_as_before() {
+    fn a_queue_that_returns_soon_keeps_its_drop_rate() {
         let returning = drops(|ms| if (1000..1010).contains(&ms) { 0 } else { 50 }, 1300);
         let of = |from, to| {
             returning

@@ -157,7 +157,7 @@ fn the_packets_of_others_do_not_go_with_a_frame() {
 }
 
 #[test]
-fn a_frame_is_dropped_for_its_own_age_and_not_for_what_others_have_waiting() {
+fn a_frame_is_dropped_for_its_own_age_alone() {
     let mut queue = Queue::new(true);
     (0..500).for_each(|_| queue.push(packet(1, 0, 1400), LIMIT));
     for camera in [2, 3] {
@@ -196,7 +196,7 @@ fn flows_share_alike_in_bytes_whatever_they_have_waiting() {
 }
 
 #[test]
-fn a_flow_that_sends_little_does_not_wait_for_those_that_send_much() {
+fn a_flow_that_sends_little_does_not_wait() {
     let mut queue = Queue::new(true);
     for flow in 1..=8 {
         (0..50).for_each(|_| queue.push(packet(flow, 0, 1400), LIMIT));
@@ -235,7 +235,7 @@ fn recovery_bytes_are_charged_to_their_flow() {
 }
 
 #[test]
-fn packets_of_the_longest_queue_are_dropped_when_there_is_no_room() {
+fn without_room_the_longest_queue_loses_packets() {
     let mut queue = Queue::new(true);
     for index in 0..2000u64 {
         queue.push(packet(1, 0, 1000), 100_000);
@@ -440,7 +440,7 @@ fn marked_after(wait: u32, packets: u32, hint: Hint) -> u64 {
 }
 
 #[test]
-fn the_threshold_of_l4s_is_that_of_the_configuration_for_every_class() {
+fn the_l4s_threshold_is_the_same_for_every_class() {
     let threshold = u32::try_from(config().l4s_threshold.as_millis()).unwrap();
     let live = Hint {
         end_of_frame: true,
