@@ -299,7 +299,7 @@ fn no_bit_of_a_header_can_be_changed() {
 }
 
 #[test]
-fn a_copy_for_the_socket_has_its_own_headers_and_the_relays_tag() {
+fn a_copy_for_the_socket_has_its_headers_and_our_tag() {
     let mut relay = relay();
     relay.set_track(
         track(0),

@@ -49,7 +49,7 @@ fn send_and_receive(
 
 /// Receivers verify the checksums of what did not come with a device's promise to complete them.
 #[test]
-fn every_subscriber_receives_each_packet_whatever_the_devices_compute() {
+fn every_subscriber_receives_each_packet_with_any_offload() {
     const PACKETS: u16 = 12;
     let offloads = [
         ("none", true, true),
@@ -143,7 +143,7 @@ fn packets_of(id: ObjectId, count: u16, bytes: usize) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn trains_whose_packets_differ_are_split_and_treated_one_by_one() {
+fn trains_of_different_packets_are_split() {
     in_network("split", 4, |network| {
         network.add_segmenter();
         let entry = if_nametoindex("entry").unwrap();
@@ -230,7 +230,7 @@ fn trains_whose_packets_differ_are_split_and_treated_one_by_one() {
 }
 
 #[test]
-fn without_a_segmenter_trains_whose_packets_differ_are_dropped_and_counted() {
+fn without_a_segmenter_mixed_trains_are_dropped() {
     in_network("not-split", 2, |network| {
         let relay = network.relay(None);
         let sockets = network.subscribers();
@@ -296,7 +296,7 @@ fn what_an_attacker_sends_is_refused_and_reaches_nobody() {
 
 /// Frames of a base and an enhancement.
 #[test]
-fn a_congested_subscriber_gets_its_bases_and_the_others_everything() {
+fn a_congested_subscriber_gets_its_bases_others_everything() {
     const FRAMES: u32 = 60;
     const PACKETS: u16 = 4;
     in_network("congested", 4, |network| {
@@ -401,7 +401,7 @@ fn the_way_of_each_subscriber_has_marks_of_its_own() {
 }
 
 #[test]
-fn the_relays_socket_gets_a_copy_of_each_packet_and_all_messages() {
+fn the_socket_gets_a_copy_of_each_packet_and_message() {
     in_network("copy", 4, |network| {
         network.add_segmenter();
         let mut relay = network.relay(Some(if_nametoindex("entry").unwrap()));
