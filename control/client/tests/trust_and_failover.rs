@@ -176,7 +176,7 @@ async fn forgetful(
 }
 
 #[tokio::test]
-async fn a_node_asks_again_with_the_same_key_until_it_has_kept_a_certificate() {
+async fn a_node_asks_with_one_key_until_it_has_a_certificate() {
     let authority = Arc::new(Authority::new());
     let folder = tempfile::tempdir().unwrap();
     let node = "edge-1".parse().unwrap();
@@ -214,7 +214,7 @@ async fn a_node_asks_again_with_the_same_key_until_it_has_kept_a_certificate() {
 }
 
 #[tokio::test]
-async fn nothing_is_asked_for_another_node_or_into_a_folder_that_cannot_be_written() {
+async fn nothing_is_asked_for_another_node_or_without_a_folder() {
     let authority = Arc::new(Authority::new());
     let (controller, keys) = forgetful(&authority, "/v1/enrol").await;
     let (controllers, token) = ([controller], authority.token());

@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_has_the_name_in_the_token_and_not_the_requested_one() {
+    fn a_certificate_has_the_tokens_name() {
         let node: Name = "edge-1".parse().unwrap();
         let certificate = authority()
             .sign(&SigningRequest::parse(&request()).unwrap(), &node, LIFE)

@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn selectors_overlap_if_a_packet_matches_both_under_the_same_destination() {
+    fn selectors_overlap_if_one_packet_matches_both() {
         let select = |text: Value| serde_json::from_value::<Selector>(text).unwrap();
         let udp = |first: u16, last: u16| {
             select(
@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_registers_neither_control_characters_nor_addresses_of_many() {
+    fn a_node_registers_no_control_characters_or_multicast() {
         let with = |version: &str, interface: &str, signals: &str| {
             registration(
                 &serde_json::from_value(json!({ "version": version, "signals": signals, "paths": [

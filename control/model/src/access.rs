@@ -291,7 +291,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_survives_a_round_trip_and_is_rejected_when_a_part_is_missing() {
+    fn a_token_round_trips_and_needs_all_its_parts() {
         let token = EnrolmentToken {
             node: "edge-1".parse().unwrap(),
             id: "0123456789abcdef".to_owned(),

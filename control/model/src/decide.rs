@@ -443,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn judgements_are_taken_from_the_policy_in_force_only_and_within_the_flows_paths() {
+    fn judgements_apply_to_the_policy_in_force_only() {
         let evidence = flow(Mode::Evidence, true);
         let replicate = flow(Mode::Replicate, true);
         let situation = |flow| Situation {
@@ -508,7 +508,7 @@ mod tests {
     }
 
     #[test]
-    fn a_redirected_flow_follows_the_smallest_round_trip_time_but_not_noise() {
+    fn a_redirected_flow_follows_round_trips_but_not_noise() {
         let flow = flow(Mode::Redirect, true);
         let moved = |policy: &Policy, rtts: &[Option<u32>]| {
             let health = health(rtts);

@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_of_the_configuration_keep_their_numbers_and_interfaces() {
+    fn configured_paths_keep_numbers_and_interfaces() {
         let nodes = Nodes::new(&TWO, &OTHER_TWO)
             .reach("10.1.0.1", "10.1.0.2")
             .reach("10.2.0.1", "10.2.0.2");
@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_follows_the_address_of_its_uplink_and_is_withdrawn_with_it() {
+    fn a_path_follows_its_uplink_and_is_withdrawn_with_it() {
         let moved = [("w1", "10.1.0.77"), ("w1", "fd00::1")];
         let nodes = Nodes::new(&moved, &OTHER_TWO);
         let present = [

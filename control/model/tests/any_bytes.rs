@@ -45,7 +45,7 @@ proptest! {
     }
 
     #[test]
-    fn a_prefix_of_any_address_and_length_is_rejected_or_within_bounds(
+    fn any_prefix_is_rejected_or_within_bounds(
         v4: [u8; 4],
         v6: [u8; 16],
         length in 0..140u32,

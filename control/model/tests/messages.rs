@@ -66,7 +66,7 @@ fn messages_are_written_with_the_same_fields() {
 }
 
 #[test]
-fn an_unknown_field_in_input_of_an_operator_is_an_error_that_names_it() {
+fn an_operators_unknown_field_is_named() {
     let flow = |extra: &str| {
         format!(
             r#"{{ "name": "f", "tenant": "t", "ingress": "a", "egress": "b", "mode": "single",

@@ -46,7 +46,7 @@ fn silent(count: usize) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_change_is_in_the_audit_with_who_made_it_and_by_which_request() {
+async fn every_change_is_audited_with_actor_and_request() {
     let rig = Rig::new().await;
     let [ingress, _] = rig.two_nodes(2, flow("replicate", true)).await;
     let csr = json!({ "csr": key_and_request().1 });

@@ -15,7 +15,7 @@ async fn renew(rig: &Rig, node: &Identity) -> Answer {
 }
 
 #[tokio::test]
-async fn an_expired_certificate_is_renewed_for_its_time_and_does_nothing_else() {
+async fn an_expired_certificate_can_only_be_renewed() {
     let directory = tempfile::tempdir().unwrap();
     let mut config = config(&directory);
     // A second.

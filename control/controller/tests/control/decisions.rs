@@ -16,7 +16,7 @@ fn judged(epoch: u32, code: u8, probes: u8) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn degradation_replicates_on_all_paths_and_a_judgement_removes_some() {
+async fn degradation_takes_all_paths_and_a_judgement_removes_some() {
     let rig = Rig::new().await;
     let [ingress, egress] = rig.two_nodes(3, flow("evidence", true)).await;
     let (mut at_ingress, mut at_egress) = (rig.stream(&ingress).await, rig.stream(&egress).await);
@@ -153,7 +153,7 @@ async fn a_policy_follows_the_paths_that_both_nodes_have() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_flow_without_trigger_is_replicated_when_its_egress_says_that_it_deduplicates() {
+async fn a_flow_without_trigger_waits_for_its_egress() {
     let rig = Rig::new().await;
     let [ingress, egress] = rig.two_nodes(2, flow("replicate", false)).await;
     let code = async || rig.policy("stage").await["code"].clone();

@@ -125,7 +125,7 @@ async fn uplinks_that_answer_become_paths_beside_those_of_the_files() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_flow_takes_a_discovered_path_when_both_nodes_have_it_and_leaves_it_first() {
+async fn a_flow_takes_a_found_path_when_both_nodes_have_it() {
     let (rig, ingress, egress) = with_flow().await;
     register(&rig, &ingress, vec![uplink(0, 1)], vec![]).await;
     register(&rig, &egress, vec![uplink(0, 2)], vec![]).await;

@@ -54,7 +54,7 @@ async fn only_the_nodes_that_share_a_flow_get_a_public_key() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_change_reaches_the_peer_at_once_and_revocation_and_deletion_withdraw_the_key() {
+async fn changed_keys_reach_peers_and_revoked_ones_are_withdrawn() {
     let rig = Rig::new().await;
     let [ingress, egress] = rig.two_nodes(2, flow("replicate", false)).await;
     let mut stream = rig.stream(&egress).await;
@@ -85,7 +85,7 @@ async fn a_change_reaches_the_peer_at_once_and_revocation_and_deletion_withdraw_
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_enrolment_that_replaces_the_certificate_keeps_key_and_incarnation() {
+async fn a_repeated_enrolment_keeps_key_and_incarnation() {
     let rig = Rig::new().await;
     let [ingress, egress] = rig.two_nodes(2, flow("replicate", false)).await;
     states(&rig, &ingress, json!({ "keys": [key(7, "5")] })).await;

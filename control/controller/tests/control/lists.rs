@@ -50,7 +50,7 @@ async fn lists_are_filtered_by_tenant_node_and_state() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_flow_that_would_share_packets_with_another_one_is_rejected_with_its_name() {
+async fn an_overlapping_flow_is_rejected_with_the_others_name() {
     let rig = Rig::new().await;
     rig.two_nodes(2, flow("replicate", true)).await;
     let other = |select: Value| {
@@ -102,7 +102,7 @@ async fn a_flow_that_would_share_packets_with_another_one_is_rejected_with_its_n
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_name_that_another_tenant_has_is_refused_without_saying_whose_it_is() {
+async fn a_name_of_another_tenant_is_refused_without_its_owner() {
     let rig = Rig::new().await;
     rig.two_nodes(2, flow("replicate", true)).await;
     rig.tenant("other").await;
@@ -145,7 +145,7 @@ async fn the_version_names_the_controller_that_leads() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_transparent_flow_is_assigned_to_adjacent_nodes_and_refused_to_others() {
+async fn a_transparent_flow_needs_adjacent_nodes() {
     let rig = Rig::new().await;
     rig.tenant("acme").await;
     let [ingress, egress] = [rig.enrol("in").await, rig.enrol("out").await];

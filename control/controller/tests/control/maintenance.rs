@@ -37,7 +37,7 @@ fn sent(assignment: &Value) -> (&Value, u64, u64) {
 }
 
 #[tokio::test]
-async fn a_restored_store_has_another_incarnation_and_a_restarted_one_has_not() {
+async fn only_a_restored_store_has_another_incarnation() {
     let rig = Rig::new().await;
     let [ingress, _] = rig.two_nodes(2, flow("replicate", true)).await;
     let directory = rig.stop().await;

@@ -313,7 +313,7 @@ async fn a_tenant_has_a_limited_number_of_nodes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_token_does_not_outlive_its_node_nor_enrol_a_later_one_of_the_name() {
+async fn a_token_ends_with_its_node() {
     let rig = Rig::new().await;
     rig.tenant("acme").await;
     rig.tenant("zenith").await;
@@ -453,7 +453,7 @@ async fn a_lost_answer_is_given_again_to_the_same_key_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_token_of_another_node_is_neither_used_up_nor_evicts_that_node() {
+async fn another_nodes_token_is_not_used_and_does_not_evict() {
     let rig = Rig::new().await;
     rig.tenant("acme").await;
     let node = rig.enrol("in").await;
@@ -481,7 +481,7 @@ async fn a_token_of_another_node_is_neither_used_up_nor_evicts_that_node() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn renewals_that_a_node_could_not_keep_leave_its_certificate_in_force() {
+async fn lost_renewals_leave_the_certificate_in_force() {
     let rig = Rig::new().await;
     rig.tenant("acme").await;
     let node = rig.enrol("in").await;
@@ -501,7 +501,7 @@ async fn renewals_that_a_node_could_not_keep_leave_its_certificate_in_force() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_with_as_many_received_flows_as_there_are_numbers_reports() {
+async fn a_node_that_receives_every_flow_number_reports() {
     let rig = Rig::new().await;
     rig.tenant("acme").await;
     let node = rig.enrol("in").await;

@@ -29,7 +29,7 @@ async fn closed(mut socket: TcpStream) -> String {
 }
 
 #[tokio::test]
-async fn connections_without_tls_are_closed_when_they_are_idle_or_slow() {
+async fn plain_connections_are_closed_when_idle_or_slow() {
     let (_rig, address) = rig().await;
     for start in [
         "",

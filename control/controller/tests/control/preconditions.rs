@@ -135,7 +135,7 @@ async fn of_many_changes_at_once_from_one_read_one_is_made() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn everything_that_can_be_read_and_changed_has_a_tag_that_is_obeyed() {
+async fn every_changeable_resource_checks_its_tag() {
     let rig = Rig::new().await;
     rig.two_nodes(2, flow("evidence", true)).await;
     rig.post("/v1/tokens", json!({ "name": "eyes", "scope": "read" }))

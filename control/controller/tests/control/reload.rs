@@ -103,7 +103,7 @@ fn write_config(state: &Path, more: &str) -> PathBuf {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_hangup_changes_the_names_of_a_controller_and_never_ends_it() {
+async fn a_hangup_changes_names_and_never_ends_the_controller() {
     let state = tempfile::tempdir().unwrap();
     let mut controller = Process::start(&write_config(state.path(), ""));
     let line = controller.says("controller ready");

@@ -56,7 +56,7 @@ async fn a_controller_whose_store_takes_no_changes_is_not_ready() {
 }
 
 #[tokio::test]
-async fn a_report_that_cannot_be_stored_shows_that_the_store_takes_no_changes() {
+async fn an_unstored_report_shows_that_the_store_is_read_only() {
     let directory = tempfile::tempdir().unwrap();
     let store = SlowStore::open(&directory);
     let server = Server::start_on(store.clone(), config(&directory)).await;

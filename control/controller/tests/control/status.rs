@@ -75,7 +75,7 @@ async fn revision(rig: &Rig, node: &Identity) -> u64 {
 const UP: (bool, Option<u32>) = (true, Some(10_000));
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nodes_that_never_registered_and_paths_that_do_not_meet_are_named() {
+async fn unregistered_nodes_and_unmatched_paths_are_named() {
     let rig = Rig::new().await;
     rig.tenant("acme").await;
     let [ingress, egress] = [rig.enrol("in").await, rig.enrol("out").await];
@@ -130,7 +130,7 @@ async fn nodes_that_never_registered_and_paths_that_do_not_meet_are_named() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_flow_is_protected_when_copies_arrive_on_two_paths_that_answer() {
+async fn a_flow_is_protected_when_two_live_paths_deliver() {
     let rig = Rig::new().await;
     let [ingress, egress] = rig.two_nodes(2, flow("replicate", false)).await;
     report_as_egress(&rig, &egress, &[]).await;
@@ -304,7 +304,7 @@ async fn what_a_node_cannot_carry_out_is_said_until_it_can() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_trigger_an_operator_and_the_mode_decide_whether_a_flow_is_helped() {
+async fn trigger_operator_and_mode_decide_whether_a_flow_is_helped() {
     let rig = Rig::new().await;
     let [_, egress] = rig.two_nodes(2, flow("replicate", true)).await;
     expect(
@@ -330,7 +330,7 @@ async fn a_trigger_an_operator_and_the_mode_decide_whether_a_flow_is_helped() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_that_is_missing_is_the_reason_before_a_trigger_that_waits() {
+async fn a_missing_node_is_the_reason_before_a_waiting_trigger() {
     let rig = Rig::new().await;
     rig.tenant("acme").await;
     rig.enrol("in").await;

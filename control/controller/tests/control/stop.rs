@@ -22,7 +22,7 @@ async fn start_on(store: &Arc<SlowStore>, directory: TempDir) -> Rig {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stopped_controller_has_written_the_decisions_that_it_began() {
+async fn a_stopped_controller_has_written_its_decisions() {
     let directory = tempfile::tempdir().unwrap();
     let store = SlowStore::open(&directory);
     let rig = start_on(&store, directory).await;

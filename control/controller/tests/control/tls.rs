@@ -135,7 +135,7 @@ async fn curl_sees_the_refusal_of_a_body_that_is_not_read() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_certificate_of_another_authority_does_not_get_through_the_handshake() {
+async fn another_authoritys_certificate_fails_the_handshake() {
     let rig = Rig::new().await;
     rig.tenant("acme").await;
     let genuine = rig.enrol("in").await;
@@ -167,7 +167,7 @@ async fn a_certificate_of_another_authority_does_not_get_through_the_handshake()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_thousand_slow_connections_do_not_stop_it_and_end_by_themselves() {
+async fn a_thousand_slow_connections_end_by_themselves() {
     let rig = Rig::with(|config| config.limits.request_timeout_s = 2).await;
     let address = rig.server.address();
     let mut slow = Vec::new();
@@ -211,7 +211,7 @@ async fn a_thousand_slow_connections_do_not_stop_it_and_end_by_themselves() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn requests_that_do_not_arrive_and_connections_that_ask_nothing_are_ended() {
+async fn incomplete_requests_and_idle_connections_are_ended() {
     let rig = Rig::with(|config| {
         config.limits.request_timeout_s = 1;
         config.limits.idle_timeout_s = 1;
@@ -345,7 +345,7 @@ async fn is_served(rig: &Rig, authority: &str, name: &'static str) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn browsers_get_the_certificate_from_outside_and_nodes_the_controllers_own() {
+async fn browsers_get_the_outside_certificate_and_nodes_our_own() {
     let outside = Outside::new();
     let folder = tempfile::tempdir().unwrap();
     let files = TlsConfig {
@@ -387,7 +387,7 @@ async fn browsers_get_the_certificate_from_outside_and_nodes_the_controllers_own
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_certificate_from_outside_that_cannot_be_used_prevents_the_start() {
+async fn an_unusable_outside_certificate_prevents_the_start() {
     let directory = tempfile::tempdir().unwrap();
     let mut config = crate::rig::config(&directory);
     config.tls = Some(TlsConfig {

@@ -17,7 +17,7 @@ async fn listed(rig: &Rig, name: &str) -> Value {
 }
 
 #[tokio::test]
-async fn an_expired_token_is_rejected_and_a_new_secret_makes_it_valid_again() {
+async fn a_new_secret_makes_an_expired_token_valid() {
     let rig = Rig::new().await;
     let new = json!({ "name": "ci", "scope": "read", "valid_s": 1 });
     let issued = rig.post("/v1/tokens", new).await.body;
@@ -48,7 +48,7 @@ async fn an_expired_token_is_rejected_and_a_new_secret_makes_it_valid_again() {
 }
 
 #[tokio::test]
-async fn a_token_keeps_its_end_when_its_secret_is_replaced_and_no_secret_outlives_the_end() {
+async fn a_token_keeps_its_end_when_its_secret_is_replaced() {
     let rig = Rig::new().await;
     let new = json!({ "name": "ci", "scope": "read", "valid_s": 3600 });
     let issued = rig.post("/v1/tokens", new).await.body;

@@ -102,7 +102,7 @@ async fn paths_join_the_nodes_that_have_registered_both_ends() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_is_shown_with_its_neighbours_and_another_tenant_sees_nothing() {
+async fn a_node_is_shown_with_neighbours_to_its_tenant_only() {
     let rig = Rig::new().await;
     rig.tenant("acme").await;
     let [first, second, third] = [

@@ -147,7 +147,7 @@ async fn the_operator_sees_what_has_become_of_the_settings() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn settings_are_for_operators_of_the_tenant_and_a_client_speaks_of_itself_alone() {
+async fn settings_are_the_tenants_and_clients_report_themselves() {
     let (rig, car) = with_car().await;
     let van = rig.enrol("van").await;
     let set = uplinks(&[cost("wwan*", 1)]);

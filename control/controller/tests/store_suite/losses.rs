@@ -66,7 +66,7 @@ async fn lease_is_over(store: &Arc<dyn Store>, node: &str) {
     .await;
 }
 
-pub(crate) async fn a_node_that_was_lost_while_no_controller_ran_is_reported_once(
+pub(crate) async fn a_node_lost_without_a_controller_is_reported_once(
     subject: &impl Subject,
 ) {
     let store = subject.store();

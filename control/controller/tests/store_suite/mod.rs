@@ -74,7 +74,7 @@ macro_rules! suite {
             nothing_outlives_what_it_refers_to,
             a_node_inherits_nothing_that_another_controller_keeps,
             an_expired_token_stays_until_others_need_its_place,
-            a_node_that_was_lost_while_no_controller_ran_is_reported_once,
+            a_node_lost_without_a_controller_is_reported_once,
             a_node_that_is_lost_when_the_leader_ends_is_reported_once,
             a_node_that_moves_to_another_controller_is_not_lost,
             a_node_whose_announcement_was_interrupted_is_lost,

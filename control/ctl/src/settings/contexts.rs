@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn a_context_is_not_completed_with_the_credentials_of_another_one() {
+    fn a_context_takes_no_credentials_of_another() {
         let text = "token_file = \"secret\"\n[contexts.lab]\ncontrollers = [\"https://lab:1\"]\n";
         let file = File::parse(text, Path::new("ctl.toml")).unwrap();
         assert_eq!(file.settings(Some("lab")).unwrap().token_file, None);
