@@ -143,7 +143,7 @@ fn a_flow_is_made_seen_changed_and_removed() {
 
 /// Each of the commands reads the flow, changes one field and writes it.
 #[test]
-fn no_change_that_was_acknowledged_is_overwritten_by_another_one_at_once() {
+fn no_acknowledged_change_is_overwritten_by_another() {
     let rig = Rig::with_nodes();
     rig.says(
         "flow create stage --tenant acme --ingress edge-1 --egress edge-2 --destination 203.0.113.0/24 --mode evidence",
@@ -497,7 +497,7 @@ fn contexts_name_controllers() {
 }
 
 #[test]
-fn an_export_is_applied_and_what_no_file_names_is_pruned_on_request() {
+fn an_export_is_applied_and_the_rest_pruned_on_request() {
     let rig = Rig::with_nodes();
     let flows = || -> Vec<String> {
         let flows = rig.json("flow list");

@@ -48,7 +48,7 @@ fn a_failure_is_1_and_says_what_was_wrong_in_one_line() {
 }
 
 #[test]
-fn a_failed_check_of_the_doctor_is_1_and_a_wrong_command_line_2() {
+fn a_failed_check_exits_with_1_and_a_wrong_call_with_2() {
     let doctor = |more: &[&str]| {
         let arguments = [&["doctor", "--for", "view", "--json"], more].concat();
         hawser(&arguments)

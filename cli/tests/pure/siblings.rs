@@ -200,7 +200,7 @@ fn help_is_that_of_the_program_with_the_words_that_were_typed() {
 
 /// As a supervisor needs it, which knows the process that it has started.
 #[test]
-fn signals_to_the_process_that_was_started_reach_the_controller() {
+fn signals_to_the_started_process_reach_the_controller() {
     let _alone = Installed::new();
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("controller.toml");

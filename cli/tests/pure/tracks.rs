@@ -140,7 +140,7 @@ fn errors(output: &Output) -> String {
 }
 
 #[test]
-fn a_reader_that_is_removed_sees_nothing_more_and_the_others_go_on() {
+fn a_removed_reader_sees_nothing_and_others_continue() {
     let rig = Rig::new();
     let controller = &rig.controller;
     let said = rig.fails(&format!(

@@ -44,7 +44,7 @@ fn every_change_reaches_its_nodes_from_each_store() {
 }
 
 #[test]
-fn a_killed_leader_loses_no_policy_and_nobody_waits_for_longer_than_the_lease() {
+fn a_killed_leader_loses_no_policy_within_the_lease() {
     let case = run("etcd/killed-leader-200", "15");
     loses_no_change(&case);
     let disconnected = metric(&case, "nodes_disconnected");

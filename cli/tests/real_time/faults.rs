@@ -86,7 +86,7 @@ fn nothing_is_missing_of_what_an_edge_itself_sends() {
 }
 
 #[test]
-fn transparent_copies_of_what_has_an_id_are_complete_beside_encapsulated_ones() {
+fn transparent_copies_with_an_id_are_complete() {
     assert_each("transparent-lossy-20,local-transparent-lossy-20", |case| {
         // A packet in 65,536, or a train of eight, has ID 0 and takes the lossy path alone; with DF all do.
         if case.name.ends_with("/udp-df-ipv4") {
@@ -98,6 +98,6 @@ fn transparent_copies_of_what_has_an_id_are_complete_beside_encapsulated_ones() 
 }
 
 #[test]
-fn a_path_that_corrupts_packets_takes_none_away_where_tags_cover_the_whole() {
+fn with_whole_tags_a_corrupting_path_takes_no_packets() {
     assert_complete("corrupting-20,local-corrupting-20");
 }

@@ -62,6 +62,6 @@ fn a_video_keeps_its_frames_beside_eight_downloads() {
 }
 
 #[test]
-fn a_video_keeps_its_frames_beside_a_sender_that_does_not_slow_down() {
+fn a_video_keeps_its_frames_beside_a_greedy_sender() {
     assert_unharmed("udp-30");
 }
