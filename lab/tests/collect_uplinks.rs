@@ -85,7 +85,7 @@ impl Drop for Network {
 }
 
 #[test]
-fn an_uplink_that_does_not_reach_the_receiver_is_named_before_data_is_sent() {
+fn an_unreachable_uplink_is_named_before_data_is_sent() {
     let network = Network::create("silent");
     network.cloud.ip("link set wan1 down").unwrap();
     let collection = Collection::new();
@@ -98,7 +98,7 @@ fn an_uplink_that_does_not_reach_the_receiver_is_named_before_data_is_sent() {
 }
 
 #[test]
-fn a_modem_that_attaches_again_with_another_address_is_used_again() {
+fn a_modem_with_another_address_is_used_again() {
     let network = Network::create("attach");
     let collection = Collection::new();
     let receiver = network.receiver(&collection);

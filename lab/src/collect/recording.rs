@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_run_becomes_drives_of_a_minute_that_are_written_when_they_are_complete() {
+    fn a_long_run_is_written_as_drives_of_a_minute() {
         let (folder, socket) = (tempfile::tempdir().unwrap(), socket());
         let out = folder.path();
         let mut run = Run::new(&socket, out);

@@ -126,7 +126,7 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
 
     #[test]
-    fn a_drive_has_rate_delay_and_the_losses_of_an_uplink_that_is_not_full() {
+    fn a_drive_has_rate_delay_and_losses_of_a_free_uplink() {
         let mut uplink = Arrivals::default();
         // 100 packets in the first step, of which two are lost; then every second of 200.
         for number in (1..=100).filter(|number| number % 50 != 0) {
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trace_of_mahimahi_has_a_line_for_each_1500_bytes_and_lasts_as_long_as_the_drive() {
+    fn a_mahimahi_trace_has_a_line_for_each_1500_bytes() {
         let mut uplink = Arrivals::default();
         assert_eq!(uplink.mahimahi(100 * MS), None);
         for number in 1..=15 {

@@ -470,7 +470,7 @@ mod tests {
     }
 
     #[test]
-    fn constants_are_chosen_on_one_half_of_the_drives_and_judged_on_the_other() {
+    fn constants_chosen_on_one_half_are_judged_on_the_other() {
         let names = [
             "xnc",
             "minrtt",
@@ -564,7 +564,7 @@ mod tests {
     }
 
     #[test]
-    fn the_similarity_of_pictures_is_there_if_all_drives_were_decoded() {
+    fn similarity_is_there_if_all_drives_were_decoded() {
         let drive = Drive::generated(1, false);
         let mut scores = scores(&["xnc", "minrtt"], &drive);
         let plain = score::cases(&scores);

@@ -93,7 +93,7 @@ fn a_directory_that_cannot_be_written_to_is_refused_at_once() {
 }
 
 #[test]
-fn an_interrupted_receiver_writes_what_it_has_and_the_sender_fails() {
+fn an_interrupted_receiver_writes_and_the_sender_fails() {
     let collection = Collection::new();
     let receiver = receiver(&collection);
     let sender = collect_for_a_second(&collection, &address(&receiver), &receiver);
@@ -141,7 +141,7 @@ fn a_sender_that_is_started_again_gets_a_drive_of_its_own() {
 
 /// The receiving end is stopped until its buffer has been full, which has the system's limit without CAP_NET_ADMIN.
 #[test]
-fn a_drive_from_which_the_receiver_itself_lost_packets_is_marked() {
+fn a_drive_with_losses_at_the_receiver_is_marked() {
     let collection = Collection::new();
     let receive = collection.receive(LOOPBACK, &collection.path("key"));
     let receiver = End::start(without_net_admin(receive));

@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn equal_reductions_have_no_width_and_one_drive_has_no_interval() {
+    fn equal_reductions_have_no_width_one_drive_no_interval() {
         let others = [0.1, 0.3, 0.02, 0.4];
         let ours = others.map(|other| other / 4.0);
         let (low, high) = reduction(&ours, &others).unwrap();
@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn the_interval_covers_the_share_in_about_nineteen_of_twenty_samples() {
+    fn the_interval_covers_nineteen_of_twenty_samples() {
         let mut random = ChaCha8Rng::seed_from_u64(9);
         let mut covered = 0;
         for _ in 0..100 {

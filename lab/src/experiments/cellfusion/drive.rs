@@ -459,7 +459,7 @@ mod tests {
     }
 
     #[test]
-    fn a_composed_drive_has_the_rates_of_its_recordings_in_proportion() {
+    fn a_composed_drive_has_rates_in_proportion() {
         // 12 Mb/s for a second and nothing for another, without the last step.
         let lines = (0..1000).chain([2000]).map(|ms| format!("{ms}\n"));
         let recordings = [Recording::parse(&lines.collect::<String>()).unwrap()];

@@ -165,7 +165,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_video_repeats_the_encode_and_the_drive_begins_after_the_warm_up() {
+    fn a_video_repeats_and_the_drive_begins_after_warm_up() {
         let unit = |number: usize| AccessUnit {
             bytes: number.to_be_bytes().to_vec(),
             is_key: number.is_multiple_of(30),

@@ -66,7 +66,7 @@ fn a_prague_flow_beside_prague_gets_its_share() {
 }
 
 #[test]
-fn delays_that_vary_from_packet_to_packet_do_not_lower_pragues_rate() {
+fn varying_delays_do_not_lower_pragues_rate() {
     let case = case("prague/jitter", 3, 3);
     assert!(metric(&case, "target_mbps") > 80.0, "{case:?}");
     assert_eq!(metric(&case, "undecodable_frames_ratio"), 0.0, "{case:?}");
