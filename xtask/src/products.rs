@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn tests_import_the_testbed_and_the_controller_but_no_other_product() {
+    fn tests_import_testbed_and_controller_but_no_product() {
         let for_tests = |to: &str| {
             let mut relay = on("media", "relay", &[to]);
             relay.dependencies[0].for_tests = true;

@@ -94,7 +94,7 @@ fn an_old_rust_is_refused_before_anything_is_installed() {
 }
 
 #[test]
-fn on_fedora_the_command_that_installs_fedoras_packages_is_printed() {
+fn on_fedora_the_command_for_its_packages_is_printed() {
     let machine = Machine::new().with_rust("1.91.1").with_manager("dnf", "");
     let refusal = machine.refusal();
     assert!(refusal.contains("dnf install"), "{refusal}");

@@ -168,7 +168,7 @@ fn modules_are_found_where_the_compiler_finds_them() {
 }
 
 #[test]
-fn a_name_that_a_macro_defines_belongs_to_the_file_of_its_module() {
+fn a_macros_name_belongs_to_the_file_of_its_module() {
     let a = "define! { A } struct B; use crate::b::C;";
     assert_eq!(circles_between(a, USES_A).len(), 1);
 }
