@@ -1,4 +1,4 @@
-//! What the benchmark and the experiment of relays have in common: a publisher's objects, a relay between
+//! The common parts of the benchmark and the experiment of relays: a publisher's objects, a relay between
 //! two devices, and a relay in user space to compare with.
 
 mod moq_relay;

@@ -2,7 +2,8 @@
 //!
 //! `cargo run -p xtask -- products` checks that no product imports another, `cargo run -p xtask --
 //! circles` that the files of a crate do not use each other in a circle, `cargo run -p xtask -- reference`
-//! makes the reference pages of configuration files, `cargo run -p xtask -- test`
+//! makes the reference pages of configuration files, `cargo run -p xtask -- words` checks the words of prose and
+//! comments, `cargo run -p xtask -- test`
 //! runs all checks and tests that a change must pass, and `cargo run -p xtask -- kernels` those that need
 //! another kernel. `run-test` is for these: cargo runs test programs with it.
 
@@ -13,12 +14,13 @@ mod products;
 mod reference;
 mod silence;
 mod steps;
+mod words;
 
 use anyhow::{Result, bail};
 use cargo_metadata::{Metadata, MetadataCommand};
 use std::process::ExitCode;
 
-const USAGE: &str = "usage: cargo run -p xtask -- products|circles|reference|test|kernels";
+const USAGE: &str = "usage: cargo run -p xtask -- products|circles|reference|words|test|kernels";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -40,6 +42,7 @@ fn run(task: Option<&str>) -> Result<()> {
         Some("products") => products::check(&workspace()?),
         Some("circles") => circles::check(&workspace()?),
         Some("reference") => reference::write(workspace()?.workspace_root.as_std_path()),
+        Some("words") => words::check(workspace()?.workspace_root.as_std_path()),
         Some("kernels") => kernels::test(&workspace()?),
         Some("test") => steps::test(&workspace()?),
         _ => bail!(USAGE),

@@ -2,7 +2,7 @@
 //! reasons.
 
 use crate::machine::{self, Root};
-use crate::{circles, products, reference, silence};
+use crate::{circles, products, reference, silence, words};
 use anyhow::{Context, Result, bail};
 use cargo_metadata::{Metadata, TargetKind};
 use std::collections::BTreeSet;
@@ -140,6 +140,10 @@ impl Run {
         self.step("reference pages", |_| {
             let root = workspace.workspace_root.as_std_path();
             Ok(passed_or_printed(reference::check(root)))
+        })?;
+        self.step("words", |_| {
+            let root = workspace.workspace_root.as_std_path();
+            Ok(passed_or_printed(words::check(root)))
         })?;
         self.step("pure crates without an operating system", |_| {
             pure_crates(workspace)

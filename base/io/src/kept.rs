@@ -1,4 +1,4 @@
-//! What has to be as a program needs it in the kernel, although any other program may change it:
+//! Keeps in the kernel what a program needs there, although any other program may change it:
 //! parameters, firewall rules, addresses, routes, attachments.
 //!
 //! An [`Item`] says what should be and examines what is. A [`Keeper`] restores items that may be

@@ -61,7 +61,7 @@ pub enum Error {
     Unexpected {
         /// The request, in the infinitive.
         request: String,
-        /// What is wrong with the answer.
+        /// The error in the answer.
         answer: String,
     },
 }

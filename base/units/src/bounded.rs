@@ -24,7 +24,7 @@ const SPACE: usize = 2;
 /// The reason why something is not held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum NotHeld {
-    /// What is held already leaves no room.
+    /// No room is left beside the items held.
     #[error("there is no room")]
     Full,
     /// It is larger than the bound.

@@ -1,4 +1,4 @@
-//! What is printed: it controls no terminal, and neither a reader that has left nor a full device makes a command
+//! The output of commands: it controls no terminal, and neither a reader that has left nor a full device makes a command
 //! panic.
 
 use std::fs;

@@ -7,7 +7,7 @@ use hawser_lab::summary::Case;
 /// Frames a second that a viewer takes for an unharmed video of 30.
 const FPS_MIN: f64 = 29.0;
 
-/// Of what the video leaves; the machine of a test is busier than that of a measurement.
+/// The share of what the video leaves; the machine of a test is busier than that of a measurement.
 const OTHERS_MIN: f64 = 0.7;
 
 fn run(case: &str) -> (Case, Vec<String>) {

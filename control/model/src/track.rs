@@ -55,7 +55,7 @@ impl Track {
     }
 }
 
-/// What a node may do with a track.
+/// The role of a node for a track.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "lowercase")]
@@ -85,7 +85,7 @@ impl TrackRole {
 pub struct TrackKey {
     /// The track.
     pub track: Name,
-    /// What the node may do with the track.
+    /// The role of the node for the track.
     pub role: TrackRole,
     /// The number of the secret, which rises when the secret is replaced.
     pub number: u32,

@@ -34,7 +34,7 @@ const REFUSED: u32 = 50_000;
 /// Runs until one delivers all packets.
 const ATTEMPTS: usize = 10;
 
-/// What is relayed to how many.
+/// The load: what is relayed to how many subscribers.
 #[derive(Debug, Clone, Copy)]
 struct Load {
     subscribers: usize,

@@ -136,7 +136,7 @@ fn measure(scenario: Scenario, run: &Run) -> Result<Outcome> {
     })
 }
 
-/// What carries the stream over the network of the lab.
+/// The way of the stream over the network of the lab.
 enum Carrier {
     /// Agents at both edges.
     Edges(Edges<hawser_agent::Status>),

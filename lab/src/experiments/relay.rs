@@ -29,7 +29,7 @@ const MEASURED_S: f64 = 6.0;
 /// The experiment.
 pub(crate) struct Relay;
 
-/// What is measured together.
+/// The cases that are measured together.
 pub(crate) enum Together {
     /// Ways to relay a load.
     Trial(Trial),

@@ -144,7 +144,7 @@ impl Running {
     }
 
     /// Ends it. The calling thread must not have real-time priority, and the process has none any more then: one
-    /// that removes an ended process from /proc waits, without sleeping, for whoever reads there, and never ends if
+    /// that removes an ended process from /proc waits, without sleeping, for the process that reads there, and never ends if
     /// that is a thread that it keeps from its processor.
     pub(crate) fn stop(self) -> Result<()> {
         let ordinary = Command::new("chrt")
@@ -166,7 +166,7 @@ impl Running {
     }
 }
 
-/// What clients connect to.
+/// The server that clients connect to.
 #[derive(Clone)]
 struct Server {
     address: SocketAddr,

@@ -56,7 +56,7 @@ pub struct DepartureCheck {
     is_news: bool,
 }
 
-/// What a [`DepartureCheck`] has found.
+/// The result of a [`DepartureCheck`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum DepartureFinding {
     /// Packets left at their times.

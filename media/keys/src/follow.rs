@@ -30,7 +30,7 @@ const REFUSALS: u32 = 3;
 /// The time for which a controller that has an older secret is not believed.
 const LAGGING: Duration = Duration::from_secs(60);
 
-/// What the thread has learned and nobody has taken yet.
+/// The news of the thread that nobody has taken yet.
 type News = Option<Result<Secret, Error>>;
 
 /// The thread, which ends soon after this is dropped.

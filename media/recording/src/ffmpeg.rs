@@ -154,7 +154,7 @@ pub(crate) struct Ffmpeg {
     logging: Option<JoinHandle<()>>,
 }
 
-/// What a process says of its inputs and of its errors.
+/// The messages of a process on its inputs and its errors.
 #[derive(Default)]
 pub(crate) struct Log {
     state: Mutex<LogState>,

@@ -33,7 +33,7 @@ impl Frame {
 /// Plays a recording frame by frame, forwards. Frames are decoded when they are needed, so the
 /// memory does not depend on the length of the recording.
 ///
-/// Of live inputs, a frame has the newest images. Frames come at the rate of the slowest input, and
+/// A frame of live inputs has the newest images. Frames come at the rate of the slowest input, and
 /// images of inputs that are faster are skipped. The images of a frame have arrived within an
 /// interval of each other if all inputs have the recording's frame rate.
 pub struct Player {

@@ -272,7 +272,7 @@ fn decode_file(
     Ok(image)
 }
 
-/// What reading an image brought.
+/// The outcome of reading an image.
 pub(crate) enum Read {
     /// The image of the next frame.
     Image,

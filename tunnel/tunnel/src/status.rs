@@ -49,7 +49,7 @@ pub struct Status {
     /// The number of times that a client restored addresses and routes of its device after another
     /// program had removed some or set the device down.
     pub device_restored: u64,
-    /// What this end needs in the kernel and was changed by other programs, or never was as it should be.
+    /// The parts of the kernel that other programs changed, or that never were as this end needs them.
     pub deviations: Vec<Deviation>,
     /// Where a client has set its name servers, or why it has not; none without `dns`, and before
     /// the first session.

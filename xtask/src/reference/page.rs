@@ -127,7 +127,7 @@ fn comment(attributes: &[Attribute]) -> String {
     lines.collect::<Vec<_>>().join(" ").trim().to_owned()
 }
 
-/// What a field holds, without what wraps it.
+/// The type of a field, without its wrappers.
 pub(super) struct Inner {
     /// The name of the type.
     pub(super) name: String,

@@ -102,7 +102,7 @@ impl Folder {
 /// The way along a path, one folder after the other.
 struct Walk {
     at: Folder,
-    /// What is left of the path.
+    /// The rest of the path.
     rest: VecDeque<OsString>,
     /// The permissions of missing folders, if they are created.
     create: Option<Mode>,

@@ -1,7 +1,7 @@
 use super::generic::{ask, attribute, family};
 use std::io;
 
-/// What the driver of an interface can do with XDP (`linux/netdev.h`). Every interface that is not
+/// The abilities of an interface's driver with XDP (`linux/netdev.h`). Every interface that is not
 /// listed here can run programs in the slower generic mode.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct XdpFeatures {

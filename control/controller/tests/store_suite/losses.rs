@@ -66,9 +66,7 @@ async fn lease_is_over(store: &Arc<dyn Store>, node: &str) {
     .await;
 }
 
-pub(crate) async fn a_node_lost_without_a_controller_is_reported_once(
-    subject: &impl Subject,
-) {
+pub(crate) async fn a_node_lost_without_a_controller_is_reported_once(subject: &impl Subject) {
     let store = subject.store();
     let pair = with_a_node(&store).await;
     let state = pair.stop().await;

@@ -39,7 +39,7 @@ pub(super) struct Scenario {
     pub(super) rivals: Rivals,
 }
 
-/// What carries the media flow.
+/// The sender of the media flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Media {
     Hawser(Controller),

@@ -41,7 +41,7 @@ impl fmt::Display for Rival {
     }
 }
 
-/// What is measured over the time of the video.
+/// The figures over the time of the video.
 struct Part {
     server: Duration,
     relay: Duration,

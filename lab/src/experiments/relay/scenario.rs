@@ -68,7 +68,7 @@ impl Way {
     }
 }
 
-/// What is relayed to how many.
+/// The load: what is relayed to how many subscribers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Load {
     pub(crate) subscribers: usize,

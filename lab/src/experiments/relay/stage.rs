@@ -145,7 +145,7 @@ struct Stage<'a> {
     arrivals: [Vec<f64>; 2],
 }
 
-/// What happens to packets that arrive.
+/// The fate of packets that arrive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fate {
     Relayed(Way),

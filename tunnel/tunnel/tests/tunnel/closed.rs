@@ -18,8 +18,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 #[test]
-fn clients_reach_no_private_networks_or_cloud_metadata()
- {
+fn clients_reach_no_private_networks_or_cloud_metadata() {
     let rig = Rig::new();
     rig.servers[0]
         .ip("addr add 2001:db8::1/128 dev lo nodad")

@@ -18,7 +18,7 @@ const TRANSPORT_NUMBER: u8 = 1;
 /// One of the two ends.
 pub(super) struct Endpoint {
     pub(super) rtc: Rtc,
-    /// What virtual time counts from.
+    /// The start of virtual time.
     origin: time::Instant,
     side: Side,
     due: Instant,

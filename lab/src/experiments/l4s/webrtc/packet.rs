@@ -1,4 +1,4 @@
-//! What a packet of media is: its streams, its headers, and its place in a frame.
+//! A packet of media: its streams, its headers, and its place in a frame.
 
 use super::session::TAG;
 use crate::experiments::l4s::encoder::IP_UDP;

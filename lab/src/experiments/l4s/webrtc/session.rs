@@ -1,4 +1,4 @@
-//! What takes the place of cryptography between the two ends of WebRTC. Packets have their real sizes,
+//! Replaces the cryptography between the two ends of WebRTC. Packets have their real sizes,
 //! with the tag of AES-128-GCM, but nothing is secret: they stay in the process.
 //!
 //! The handshake of DTLS is a message and its answer. Its random keys and the lengths of its messages
@@ -149,7 +149,7 @@ struct Handshake {
     steps: VecDeque<Step>,
 }
 
-/// What an end tells the other, or its owner.
+/// An output of an end: for the other end, or for its owner.
 #[derive(Debug)]
 enum Step {
     Message,

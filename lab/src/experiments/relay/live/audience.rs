@@ -34,7 +34,7 @@ pub(super) struct Member {
     relay: SocketAddr,
     pub(super) asked: Instant,
     pub(super) view: View,
-    /// What the viewer would see behind another path, of which the relay learns nothing.
+    /// The frames that the viewer would see behind another path, of which the relay learns nothing.
     pub(super) behind: Option<View>,
 }
 

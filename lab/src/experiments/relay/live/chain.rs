@@ -12,7 +12,7 @@ use std::time::Duration;
 const PUBLISHER_PORT: u16 = 14748;
 const RELAY_PORT: u16 = 14750;
 
-/// What a relay may keep, as by default.
+/// The memory that a relay may use, as by default.
 const CACHE: ByteSize = ByteSize(32 << 20);
 
 /// A publisher's namespace, those of relays, and the viewers', in a row. From one to the next there is a
