@@ -112,14 +112,18 @@ struct BenchArgs {
     out: PathBuf,
 }
 
-/// Write the tables of results in the documentation from the summaries below docs/results
+/// Write the tables of results in the documentation from the runs in docs/results
 ///
-/// A table's template is in a comment of the page in front of it.
+/// A table's template is in a comment of the page in front of it. What no table shows is removed from docs/results.
 #[derive(Debug, clap::Args)]
 struct TablesArgs {
     /// Directory of the documentation
     #[arg(long, value_name = "DIRECTORY", default_value = "docs")]
     docs: PathBuf,
+    /// Store the summary of a run, under the name that templates use, such as
+    /// cellfusion/seed-1=target/lab/cellfusion/summary.json
+    #[arg(long = "add", value_name = "EXPERIMENT/RUN=FILE")]
+    added: Vec<String>,
     /// Write nothing, and fail if a table is out of date
     #[arg(long)]
     check: bool,
@@ -170,7 +174,14 @@ fn bench(BenchArgs { mut parts, out }: BenchArgs, hawser: &Path) -> Result<()> {
 }
 
 fn tables(args: &TablesArgs) -> Result<()> {
-    let changed = results::update_folder(&args.docs, !args.check)?;
+    let added = args.added.iter().map(|added| {
+        let (name, file) = added
+            .split_once('=')
+            .context("--add takes EXPERIMENT/RUN=FILE")?;
+        Ok((name.to_owned(), Summary::read_file(Path::new(file))?))
+    });
+    let added = added.collect::<Result<_>>()?;
+    let changed = results::update_folder(&args.docs, added, !args.check)?;
     if args.check && !changed.is_empty() {
         bail!(
             "out of date, run `hawser lab tables`: {}",

@@ -1,10 +1,13 @@
-//! Tables of measured figures in the documentation, written from stored summaries.
+//! Tables of measured figures in the documentation, written from stored runs.
 //!
-//! A page holds the template of a table in a comment, and between the comment and its end mark the table itself,
-//! which [`update`] writes:
+//! `docs/results/EXPERIMENT.json` holds runs of an experiment by name: of each its summary with one line for each
+//! case, reduced to the cases and figures that pages show. [`update_folder`] adds runs, reduces them, and writes the
+//! tables.
+//!
+//! A page holds the template of a table in a comment, and between the comment and its end mark the table itself:
 //!
 //! ```text
-//! <!-- results: cellfusion/seed-1.json
+//! <!-- results: cellfusion/seed-1
 //! cases: xnc,fec
 //! | scheme | frames/s | stalls |
 //! | `{case}` | {fps_mean:2}[ ({paper.fps_mean:2})] | {stall_ratio:%2} |
@@ -12,59 +15,86 @@
 //! <!-- end of results -->
 //! ```
 //!
-//! The first line names the summaries, separated by commas, below the folder of the stored results. `cases` selects
-//! cases as `hawser lab run --case` does; without it, all cases are shown. The last line is repeated for each case
-//! of each summary. In it, `{NAME:FORMAT}` stands for
+//! The first line names runs as `EXPERIMENT/RUN`, separated by commas. `cases` selects cases as
+//! `hawser lab run --case` does; without it, all cases are shown. The last line is repeated for each case of each run.
+//! In it, `{NAME:FORMAT}` stands for
 //!
 //! - `case`, `seed`, `params.NAME`: the case's name, the run's seed, and a parameter of the case;
 //! - `NAME`, `paper.NAME`: a metric of the case, and the paper's figure of that name;
-//! - `NAME@CASE`: a metric of another case of the same summary.
+//! - `NAME@CASE`: a metric of another case of the same run.
 //!
 //! The format is a number of decimals, with `%` in front for per cent, or `M` for millions. A figure that could not be measured is shown as `–`. A
 //! part in square brackets is omitted if one of its figures is missing. The command, commit and kernel of each
-//! summary are written below the table.
+//! run are written below the table.
 
-use crate::experiment::matches;
-use crate::summary::{Case, Summary};
-use anyhow::{Context, Result, bail, ensure};
-use std::fmt::Write as _;
+mod table;
+
+use crate::summary::Summary;
+use anyhow::{Context, Result, ensure};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
+use table::Template;
 
-/// The folder of stored results, relative to the pages.
+/// The folder of stored runs, relative to the pages.
 pub const FOLDER: &str = "results";
 
 const OPEN: &str = "<!-- results: ";
 const CLOSE: &str = "<!-- end of results -->";
 
-/// Rewrites the tables of all Markdown pages in the folder and its subfolders. Returns the pages that have changed.
+/// The number of significant digits of a stored figure.
+const DIGITS: usize = 9;
+
+/// Summaries of runs, by `EXPERIMENT/RUN`.
+pub type Runs = BTreeMap<String, Summary>;
+
+/// The figures that tables show: run, case, and figure as in the template.
+pub type Shown = BTreeSet<(String, String, String)>;
+
+/// Rewrites the tables of all Markdown pages in the folder and its subfolders, and the stored runs. Adds runs to these
+/// or replaces them. Returns the files that have changed; they are left as they are unless `write` is set.
 ///
 /// # Errors
-/// If a page or summary cannot be read, or a template is not valid.
-pub fn update_folder(docs: &Path, write: bool) -> Result<Vec<String>> {
-    let results = docs.join(FOLDER);
-    let mut changed = Vec::new();
+/// If a file cannot be read, a template is not valid, or no page shows a run that is added.
+pub fn update_folder(docs: &Path, added: Runs, write: bool) -> Result<Vec<String>> {
+    let folder = docs.join(FOLDER);
+    let mut runs = read(&folder)?;
+    let names: Vec<String> = added.keys().cloned().collect();
+    runs.extend(added.into_iter().map(|(name, run)| (name, rounded(run))));
+    let (mut files, mut shown) = (Vec::new(), Shown::new());
     for path in pages(docs)? {
         let page = path.display().to_string();
         let before = fs::read_to_string(&path).with_context(|| format!("cannot read {page}"))?;
-        let after =
-            update(&before, |name| read(&results.join(name))).with_context(|| page.clone())?;
-        if after == before {
+        let after = update(&before, &runs, &mut shown).with_context(|| page)?;
+        files.push((path, after));
+    }
+    for name in names {
+        let is_shown = shown.iter().any(|(run, ..)| *run == name);
+        ensure!(is_shown, "no table shows {name}: write its template first");
+    }
+    for (experiment, text) in stored(&runs, &shown)? {
+        files.push((folder.join(experiment + ".json"), text));
+    }
+
+    let mut changed = Vec::new();
+    for (path, text) in files {
+        if fs::read_to_string(&path).is_ok_and(|before| before == text) {
             continue;
         }
+        let name = path.display().to_string();
         if write {
-            fs::write(&path, after).with_context(|| format!("cannot write {page}"))?;
+            fs::write(&path, text).with_context(|| format!("cannot write {name}"))?;
         }
-        changed.push(page);
+        changed.push(name);
     }
     Ok(changed)
 }
 
-/// Returns the page with its tables rewritten.
+/// Returns the page with its tables rewritten, and adds what they show.
 ///
 /// # Errors
-/// If a summary cannot be read, a template is not valid, or a table has no end mark.
-pub fn update(page: &str, read: impl Fn(&str) -> Result<Summary>) -> Result<String> {
+/// If there is no such run, a template is not valid, or a table has no end mark.
+pub fn update(page: &str, runs: &Runs, shown: &mut Shown) -> Result<String> {
     let mut updated = String::new();
     let mut lines = page.lines();
     while let Some(line) = lines.next() {
@@ -78,9 +108,16 @@ pub fn update(page: &str, read: impl Fn(&str) -> Result<Summary>) -> Result<Stri
             updated.push_str(line);
             updated.push('\n');
         }
-        let summaries = names.split(',').map(|name| read(name.trim()));
-        let summaries = summaries.collect::<Result<Vec<_>>>()?;
-        updated.push_str(&Template::parse(&comment)?.render(&summaries)?);
+        let template = Template::parse(&comment)?;
+        let mut summaries = Vec::new();
+        for name in names.split(',').map(str::trim) {
+            let run = runs.get(name);
+            let run = run.with_context(|| format!("there is no stored run {name}"))?;
+            let figures = template.shown(run).into_iter();
+            shown.extend(figures.map(|(case, figure)| (name.into(), case.into(), figure.into())));
+            summaries.push(run);
+        }
+        updated.push_str(&template.render(&summaries)?);
         let has_end = lines.by_ref().any(|line| line == CLOSE);
         ensure!(has_end, "the table of {names} has no line {CLOSE}");
         updated.push_str(CLOSE);
@@ -106,201 +143,82 @@ fn pages(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(pages)
 }
 
-fn read(path: &Path) -> Result<Summary> {
-    let text =
-        fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-    Summary::parse(&text).with_context(|| format!("{} is not a summary", path.display()))
-}
-
-/// The template of one table.
-struct Template<'a> {
-    /// Pattern of the cases to show.
-    cases: &'a str,
-    header: &'a str,
-    row: &'a str,
-}
-
-impl<'a> Template<'a> {
-    fn parse(comment: &[&'a str]) -> Result<Self> {
-        let (cases, rows) = match comment {
-            [first, rest @ ..] => match first.strip_prefix("cases: ") {
-                Some(pattern) => (pattern, rest),
-                None => ("*", comment),
-            },
-            [] => ("*", comment),
-        };
-        let [header, row] = rows else {
-            bail!("the template needs a line with the headings and one with the figures");
-        };
-        Ok(Template { cases, header, row })
-    }
-
-    fn render(&self, summaries: &[Summary]) -> Result<String> {
-        let columns = self.header.matches('|').count().saturating_sub(1);
-        let mut table = format!("{}\n|{}\n", self.header, "---|".repeat(columns));
-        for summary in summaries {
-            let cases = summary.cases.iter();
-            let chosen = cases.filter(|case| matches(self.cases, &case.name));
-            for case in chosen {
-                table.push_str(&row(self.row, &Source { summary, case })?);
-                table.push('\n');
-            }
+/// Reads the stored runs.
+fn read(folder: &Path) -> Result<Runs> {
+    let mut runs = Runs::new();
+    let entries =
+        fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))?;
+    for entry in entries {
+        let path = entry?.path();
+        let wrong = || format!("{} does not hold the runs of an experiment", path.display());
+        let text = fs::read_to_string(&path).with_context(wrong)?;
+        let of_experiment: Runs = serde_json::from_str(&text).with_context(wrong)?;
+        let experiment = path.file_stem().unwrap_or_default().to_string_lossy();
+        for (name, run) in of_experiment {
+            run.check().with_context(wrong)?;
+            runs.insert(format!("{experiment}/{name}"), run);
         }
-        table.push('\n');
-        for summary in summaries {
-            table.push_str(&origin(summary));
+    }
+    Ok(runs)
+}
+
+/// Returns the text of the file of each experiment: its runs, with the cases and figures that are shown.
+fn stored(runs: &Runs, shown: &Shown) -> Result<BTreeMap<String, String>> {
+    let mut texts: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for (name, run) in runs {
+        let (experiment, of_experiment) = name.split_once('/').context("EXPERIMENT/RUN")?;
+        let runs = texts.entry(experiment.to_owned()).or_default();
+        let run = reduced(run, |case, figure| {
+            shown.contains(&(name.clone(), case.to_owned(), figure.to_owned()))
+        });
+        if run.cases.is_empty() {
+            continue;
         }
-        Ok(table)
+        let lines = run.cases.iter().map(serde_json::to_string);
+        let lines = lines.collect::<Result<Vec<_>, _>>()?.join(",\n");
+        let rest = serde_json::to_string(&Summary {
+            cases: Vec::new(),
+            ..run
+        })?;
+        let rest = rest.strip_suffix("]}").expect("the cases are last");
+        runs.push(format!("\"{of_experiment}\": {rest}\n{lines}\n]}}"));
     }
+    let text = |runs: Vec<String>| format!("{{\n{}\n}}\n", runs.join(",\n"));
+    let texts = texts.into_iter();
+    Ok(texts.map(|(name, runs)| (name, text(runs))).collect())
 }
 
-/// Returns a line on how the figures were measured.
-fn origin(summary: &Summary) -> String {
-    let provenance = &summary.provenance;
-    let commit: String = provenance.commit.chars().take(7).collect();
-    let mut line = format!(
-        "`{}`, seed {}, Linux {}, commit {commit}.",
-        provenance.command, provenance.seed, provenance.kernel
-    );
-    if !summary.valid {
-        let _ = write!(
-            line,
-            " **Not valid:** {}.",
-            summary.invalid_because.join("; ")
-        );
-    }
-    line + "\n"
+/// Returns a run with the cases and figures that are shown.
+fn reduced(run: &Summary, is_shown: impl Fn(&str, &str) -> bool) -> Summary {
+    let mut run = run.clone();
+    run.cases.retain_mut(|case| {
+        let is_shown = |figure: &str| is_shown(&case.name, figure);
+        case.params
+            .retain(|name, _| is_shown(&format!("params.{name}")));
+        case.metrics.retain(is_shown);
+        case.paper.retain(|name| is_shown(&format!("paper.{name}")));
+        is_shown("case") || case.metrics.names().next().is_some()
+    });
+    run
 }
 
-/// The origin of the figures in a row.
-struct Source<'a> {
-    summary: &'a Summary,
-    case: &'a Case,
-}
-
-/// Renders a row. The parts in square brackets are omitted if they lack a figure.
-fn row(template: &str, source: &Source) -> Result<String> {
-    let mut row = String::new();
-    let mut rest = template;
-    while let Some((before, after)) = rest.split_once('[') {
-        let (optional, after) = after.split_once(']').context("`[` without `]`")?;
-        row.push_str(&figures(before, source)?.text);
-        let optional = figures(optional, source)?;
-        if optional.is_complete {
-            row.push_str(&optional.text);
-        }
-        rest = after;
-    }
-    row.push_str(&figures(rest, source)?.text);
-    Ok(row)
-}
-
-struct Figures {
-    text: String,
-    /// Whether all figures were measured.
-    is_complete: bool,
-}
-
-fn figures(template: &str, source: &Source) -> Result<Figures> {
-    let mut figures = Figures {
-        text: String::new(),
-        is_complete: true,
+/// Returns a run with figures of [`DIGITS`] digits, which do not change when they are written and read again.
+fn rounded(mut run: Summary) -> Summary {
+    let rounded = |figure: f64| {
+        let text = format!("{figure:.*e}", DIGITS - 1);
+        text.parse().expect("a number")
     };
-    let mut rest = template;
-    while let Some((before, after)) = rest.split_once('{') {
-        let (placeholder, after) = after.split_once('}').context("`{` without `}`")?;
-        figures.text.push_str(before);
-        let value = source.value(placeholder)?;
-        figures.is_complete &= value.is_some();
-        figures.text.push_str(value.as_deref().unwrap_or("–"));
-        rest = after;
+    for case in &mut run.cases {
+        case.metrics.apply(rounded);
+        case.paper.apply(rounded);
     }
-    figures.text.push_str(rest);
-    Ok(figures)
-}
-
-impl Source<'_> {
-    /// Returns the text for a placeholder, or `None` for a figure that was not measured.
-    fn value(&self, placeholder: &str) -> Result<Option<String>> {
-        let (name, format) = match placeholder.split_once(':') {
-            Some((name, format)) => (name, Some(format)),
-            None => (placeholder, None),
-        };
-        match (name, name.strip_prefix("params.")) {
-            ("case", _) => return Ok(Some(self.case.name.clone())),
-            ("seed", _) => return Ok(Some(self.summary.provenance.seed.to_string())),
-            (_, Some(parameter)) => return Ok(self.parameter(parameter)),
-            _ => {}
-        }
-        let format = format.with_context(|| format!("{{{placeholder}}} has no format"))?;
-        let figure = self.figure(name)?;
-        figure.map(|figure| formatted(figure, format)).transpose()
-    }
-
-    fn parameter(&self, name: &str) -> Option<String> {
-        let value = self.case.params.get(name)?;
-        Some(
-            value
-                .as_str()
-                .map_or_else(|| value.to_string(), str::to_owned),
-        )
-    }
-
-    fn figure(&self, name: &str) -> Result<Option<f64>> {
-        let (name, case) = match name.split_once('@') {
-            Some((name, other)) => {
-                let other = self.summary.case(other);
-                (
-                    name,
-                    other.with_context(|| format!("{name}: there is no such case"))?,
-                )
-            }
-            None => (name, self.case),
-        };
-        Ok(match name.strip_prefix("paper.") {
-            Some(name) => case.paper.get(name),
-            None => {
-                let is_known = self.summary.cases.iter();
-                let mut is_known = is_known.flat_map(|case| case.metrics.names());
-                ensure!(
-                    is_known.any(|known| known == name),
-                    "no case has the metric {name}"
-                );
-                case.metrics.get(name)
-            }
-        })
-    }
-}
-
-/// Formats a figure with a number of decimals, with `%` in front for per cent or `M` for millions.
-fn formatted(figure: f64, format: &str) -> Result<String> {
-    let (figure, digits, unit) = match format.split_at_checked(1) {
-        Some(("%", digits)) => (figure * 100.0, digits, " %"),
-        Some(("M", digits)) => (figure / 1e6, digits, ""),
-        _ => (figure, format, ""),
-    };
-    let digits: usize = digits
-        .parse()
-        .with_context(|| format!("the format {format:?} is not a number of decimals"))?;
-    Ok(format!("{figure:.digits$}{unit}"))
+    run
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::summary::Provenance;
-
-    #[test]
-    fn figures_are_formatted_in_their_units() {
-        for (figure, format, text) in [
-            (0.125, "%1", "12.5 %"),
-            (2_345_678.0, "M1", "2.3"),
-            (2.0, "0", "2"),
-        ] {
-            assert_eq!(formatted(figure, format).unwrap(), text);
-        }
-        assert!(formatted(1.0, "M").is_err());
-    }
+    use crate::summary::{Case, Provenance};
 
     fn summary(seed: u64) -> Summary {
         let provenance = Provenance {
@@ -320,14 +238,15 @@ mod tests {
         summary
     }
 
+    fn runs() -> Runs {
+        let run = |seed: u64| (format!("live/{seed}"), summary(seed));
+        [1, 2].map(run).into()
+    }
+
     fn updated(template: &str) -> Result<String> {
-        let page = format!("# Results\n{OPEN}1.json, 2.json\n{template}\n-->\nold\n{CLOSE}\nend\n");
-        let updated = update(&page, |name| Ok(summary(name[..1].parse()?)))?;
-        // A second run changes nothing.
-        assert_eq!(
-            update(&updated, |name| Ok(summary(name[..1].parse()?)))?,
-            updated
-        );
+        let page = format!("# Results\n{OPEN}live/1, live/2\n{template}\n-->\nold\n{CLOSE}\nend\n");
+        let updated = update(&page, &runs(), &mut Shown::new())?;
+        assert_eq!(update(&updated, &runs(), &mut Shown::new())?, updated);
         let (_, table) = updated.split_once("-->\n").unwrap();
         Ok(table.to_owned())
     }
@@ -376,14 +295,44 @@ mod tests {
 
     #[test]
     fn a_table_without_an_end_mark_is_an_error() {
-        let page = format!("{OPEN}1.json\n| a |\n| {{case}} |\n-->\n");
-        assert!(update(&page, |_| Ok(summary(1))).is_err());
+        let page = format!("{OPEN}live/1\n| a |\n| {{case}} |\n-->\n");
+        assert!(update(&page, &runs(), &mut Shown::new()).is_err());
     }
 
     #[test]
-    fn a_run_that_is_not_valid_is_named() {
-        let mut run = summary(1);
-        run.invalidate("the emulator was late");
-        assert!(origin(&run).ends_with("**Not valid:** the emulator was late.\n"));
+    fn only_figures_that_are_shown_are_stored() {
+        let folder = tempfile::tempdir().unwrap();
+        let stored = folder.path().join(FOLDER);
+        fs::create_dir(&stored).unwrap();
+        let page = format!(
+            "{OPEN}live/1\ncases: xnc\n| a |\n| {{fps_mean:2}} {{stall_ratio@fec:1}} |\n-->\n{CLOSE}\n"
+        );
+        fs::write(folder.path().join("page.md"), page).unwrap();
+        let mut added = runs();
+        let unshown = update_folder(folder.path(), added.clone(), true).unwrap_err();
+        assert!(unshown.to_string().contains("no table shows live/2"));
+
+        added.remove("live/2");
+        let xnc = &mut added.get_mut("live/1").unwrap().cases[0];
+        xnc.metrics.set("fps_mean", 29.634_567_891_2);
+        let changed = update_folder(folder.path(), added, true).unwrap();
+        assert_eq!(changed.len(), 2, "{changed:?}");
+        let text = fs::read_to_string(stored.join("live.json")).unwrap();
+        let lines: Vec<&str> = text.lines().collect();
+        assert!(
+            lines[1].starts_with(r#""1": {"experiment":"live""#),
+            "{text}"
+        );
+        assert_eq!(
+            lines[2..],
+            [
+                r#"{"name":"xnc","params":{},"metrics":{"fps_mean":29.6345679},"paper":{}},"#,
+                r#"{"name":"fec","params":{},"metrics":{"stall_ratio":null},"paper":{}}"#,
+                "]}",
+                "}"
+            ]
+        );
+        let again = update_folder(folder.path(), Runs::new(), true).unwrap();
+        assert!(again.is_empty(), "{again:?}");
     }
 }

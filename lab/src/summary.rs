@@ -135,23 +135,29 @@ impl Summary {
 
     /// Reads the file that [`Summary::write`] wrote to `folder`.
     pub fn read(folder: &Path) -> Result<Self> {
-        let path = folder.join(FILE_NAME);
-        let text =
-            fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
-        Self::parse(&text).with_context(|| format!("{} is not a summary", path.display()))
+        Self::read_file(&folder.join(FILE_NAME))
     }
 
-    /// Parses the text of a summary.
+    /// Reads a summary.
     ///
     /// # Errors
-    /// If the text is not a summary, or a metric's name contains no unit.
-    pub fn parse(text: &str) -> Result<Self> {
-        let summary: Summary = serde_json::from_str(text)?;
-        summary.check()?;
-        Ok(summary)
+    /// If the file cannot be read, is not a summary, or a metric's name contains no unit.
+    pub fn read_file(path: &Path) -> Result<Self> {
+        let text =
+            fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+        let parsed = || -> Result<Self> {
+            let summary: Summary = serde_json::from_str(&text)?;
+            summary.check()?;
+            Ok(summary)
+        };
+        parsed().with_context(|| format!("{} is not a summary", path.display()))
     }
 
-    fn check(&self) -> Result<()> {
+    /// Checks what the types do not tell.
+    ///
+    /// # Errors
+    /// If `valid` contradicts the reasons, or a metric's name contains no unit.
+    pub(crate) fn check(&self) -> Result<()> {
         if self.valid != self.invalid_because.is_empty() {
             bail!("`valid` has to be false exactly if `invalid_because` has an entry");
         }
@@ -212,6 +218,20 @@ impl Metrics {
     /// Returns the figure of the given name, if it was measured.
     pub fn get(&self, name: &str) -> Option<f64> {
         self.0.get(name)?.as_f64()
+    }
+
+    /// Removes the figures whose names are not wanted.
+    pub(crate) fn retain(&mut self, is_wanted: impl Fn(&str) -> bool) {
+        self.0.retain(|name, _| is_wanted(name));
+    }
+
+    /// Changes all figures that were measured.
+    pub(crate) fn apply(&mut self, change: impl Fn(f64) -> f64) {
+        for value in self.0.values_mut() {
+            if let Some(figure) = value.as_f64() {
+                *value = Value::from(change(figure));
+            }
+        }
     }
 
     /// Returns the names, in the order in which they were set.
