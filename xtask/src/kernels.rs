@@ -1,7 +1,8 @@
 //! Runs tests on the kernels that `setup.sh kernels` has unpacked, in emulated machines.
 
+use crate::programs;
 use anyhow::{Context, Result, bail};
-use cargo_metadata::{Message, Metadata, TargetKind};
+use cargo_metadata::{Metadata, TargetKind};
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Command, Stdio};
 use std::thread;
@@ -118,23 +119,10 @@ fn programs_tests(workspace: &Metadata, name: &str) -> Result<Vec<String>> {
 
 /// Builds a test and returns the path of its executable.
 fn executable(package: &str, test: &str) -> Result<String> {
-    let mut build = Command::new("cargo");
-    build.args(["test", "--no-run", "--locked", "--all-features"]);
-    build.args(["--message-format", "json-render-diagnostics"]);
-    build.args(["--package", package, "--test", test]);
-    let mut build = build.stdout(Stdio::piped()).spawn()?;
-    let output = build.stdout.take().context("the output is a pipe")?;
-    let mut executable = None;
-    for message in Message::parse_stream(BufReader::new(output)) {
-        if let Message::CompilerArtifact(artifact) = message?
-            && artifact.target.name == test
-        {
-            executable = artifact.executable;
-        }
-    }
-    if !build.wait()?.success() {
-        bail!("cannot build the test {test} of {package}");
-    }
-    let executable = executable.with_context(|| format!("{package} has no test {test}"))?;
-    Ok(executable.into_string())
+    let mut cargo = Command::new("cargo");
+    cargo.args(["test", "--locked", "--all-features"]);
+    cargo.args(["--package", package, "--test", test]);
+    let program = programs::build(cargo)?.pop();
+    let program = program.with_context(|| format!("{package} has no test {test}"))?;
+    Ok(program.executable.into_string())
 }

@@ -7,10 +7,12 @@
 //! runs all checks and tests that a change must pass, and `cargo run -p xtask -- kernels` those that need
 //! another kernel. `run-test` is for these: cargo runs test programs with it.
 
+mod alone;
 mod circles;
 mod kernels;
 mod machine;
 mod products;
+mod programs;
 mod reference;
 mod silence;
 mod steps;
@@ -26,6 +28,9 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let outcome = match arguments.split_first() {
         Some((task, program)) if task == silence::RUNNER => silence::run(program),
+        Some((task, [product])) if task == alone::TASK => workspace()
+            .and_then(|seen| steps::test_alone(&seen, product))
+            .map(|()| ExitCode::SUCCESS),
         task => run(task.map(|(task, _)| task.as_str())).map(|()| ExitCode::SUCCESS),
     };
     match outcome {

@@ -5,14 +5,14 @@ use anyhow::{Context, Result, bail};
 use cargo_metadata::{DependencyKind, Metadata, Package};
 
 /// The folder that every crate may import.
-const BASE: &str = "base";
+pub(crate) const BASE: &str = "base";
 
 /// The controller, and those of its crates that the programs which it controls import.
-const CONTROL: &str = "control";
+pub(crate) const CONTROL: &str = "control";
 const FOR_PRODUCTS: &[&str] = &["hawser-client", "hawser-model"];
 
 /// The products that import neither each other nor more of [`CONTROL`] than [`FOR_PRODUCTS`].
-const PRODUCTS: &[&str] = &["replication", "tunnel", "media"];
+pub(crate) const PRODUCTS: &[&str] = &["replication", "tunnel", "media"];
 
 /// The folders in which products meet: they import anything. Nothing but [`PACKAGING`] imports them, and tests.
 const MEETINGS: &[&str] = &["lab", "cli", "fuzz", PACKAGING];

@@ -27,6 +27,18 @@ const DRAIN_LIMIT: Duration = Duration::from_secs(5);
 /// The argument of this program that makes it the runner of a test program.
 pub(crate) const RUNNER: &str = "run-test";
 
+/// Returns the path of this program. Unlike that of the process, it stays when cargo replaces the file.
+pub(crate) fn this_program() -> Result<String> {
+    let this = std::env::args_os()
+        .next()
+        .context("no path of this program")?;
+    let this = std::path::absolute(this)?;
+    let this = this.to_str();
+    Ok(this
+        .context("the path of this program is not UTF-8")?
+        .into())
+}
+
 /// Runs `program` with cargo's runner protocol: its path and its arguments. Returns its exit code, or
 /// failure if it was ended.
 pub(crate) fn run(program: &[String]) -> Result<ExitCode> {

@@ -2,13 +2,15 @@
 //! reasons.
 
 use crate::machine::{self, Root};
-use crate::{circles, products, reference, silence, words};
+use crate::programs::{self, Program, Way};
+use crate::{alone, circles, products, reference, silence, words};
 use anyhow::{Context, Result, bail};
 use cargo_metadata::{Metadata, TargetKind};
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 const PURE_TARGET: &str = "wasm32-unknown-unknown";
@@ -31,17 +33,13 @@ const KERNEL: &str = "kernel-tests";
 /// The feature that tests require which need programs of others: `make interop` runs them.
 const INTEROP: &str = "interop-tests";
 
-/// Number of network tests per core that run at the same time. They mostly wait for other processes
-/// and for timers.
-const NETWORK_TESTS_PER_CORE: usize = 2;
+/// Number of tests per core that a test program runs at the same time. As many programs as there are cores run at the same
+/// time. Many tests wait for other processes and for timers.
+const TESTS_PER_CORE: usize = 2;
 
 /// Number of random requests for each operation of the controller, in addition to those that cover
 /// its OpenAPI document.
 const HOSTILE_REQUESTS: &str = "10";
-
-/// The variable with the seed of the property tests, and the seed unless it is set: a change that passes
-/// here passes elsewhere.
-const PROPTEST_SEED: (&str, &str) = ("PROPTEST_RNG_SEED", "1");
 
 /// Exit code of a script that cannot run on this machine.
 const CANNOT_RUN: i32 = 77;
@@ -68,7 +66,7 @@ enum Outcome {
 }
 
 struct Step {
-    name: &'static str,
+    name: String,
     outcome: Outcome,
     took: Duration,
 }
@@ -98,6 +96,11 @@ pub(crate) fn test(workspace: &Metadata) -> Result<()> {
     run.checks(workspace)?;
     run.step("programs", |_| programs())?;
     run.step("tests: pure", |count| pure_tests(workspace, count))?;
+    for product in alone::products() {
+        run.step(&format!("tests: pure, {product} alone"), |count| {
+            tests_alone(workspace, product, count)
+        })?;
+    }
     run.step("tests: coding on ARM", arm_tests)?;
     run.tests_with_features(workspace, &machine::root())?;
     run.step("hostile requests", |_| hostile_requests(workspace))?;
@@ -158,27 +161,21 @@ impl Run {
     ) -> Result<()> {
         self.step("tests: eBPF", |count| {
             let tests = tests_of(workspace, |requires| requires(EBPF) && !requires(NETWORK));
-            tests_as_root(&tests, root, machine::without_ebpf, None, count)
+            tests_as_root(&tests, root, machine::without_ebpf, &side_by_side()?, count)
         })?;
         let without_network =
             |root: &Root| machine::without_ebpf(root).or_else(|| machine::without_namespaces(root));
         self.step("tests: network", |count| {
             let tests = tests_of(workspace, |requires| requires(NETWORK));
-            let threads = std::thread::available_parallelism()?.get() * NETWORK_TESTS_PER_CORE;
-            tests_as_root(&tests, root, without_network, Some(threads), count)
+            tests_as_root(&tests, root, without_network, &side_by_side()?, count)
         })?;
         self.step("tests: real time", |count| {
             let tests = tests_of(workspace, |requires| requires(REAL_TIME));
-            // One at a time: they share the machine's cores with emulators that must keep up.
-            tests_as_root(&tests, root, without_network, Some(1), count)
+            tests_as_root(&tests, root, without_network, &ONE_AT_A_TIME, count)
         })
     }
 
-    fn step(
-        &mut self,
-        name: &'static str,
-        run: impl FnOnce(&mut Count) -> Result<Outcome>,
-    ) -> Result<()> {
+    fn step(&mut self, name: &str, run: impl FnOnce(&mut Count) -> Result<Outcome>) -> Result<()> {
         println!("\n== {name}");
         let start = Instant::now();
         let failed_before = self.count.failed;
@@ -192,7 +189,7 @@ impl Run {
             Outcome::Passed | Outcome::Failed => {}
         }
         self.steps.push(Step {
-            name,
+            name: name.to_owned(),
             outcome,
             took: start.elapsed(),
         });
@@ -341,19 +338,13 @@ fn tests_of(
     tests
 }
 
-/// Runs the tests that do not need root. Documentation examples need a run of their own, because
-/// cargo does not combine them with other tests.
+/// Runs the tests that do not need root, except those of products that run alone. Documentation examples need a run of
+/// their own, because cargo does not combine them with other tests.
 fn pure_tests(workspace: &Metadata, count: &mut Count) -> Result<Outcome> {
-    let mut command = test_command(&[])?;
-    command.args(["--lib", "--bins", "--examples"]);
-    for test in tests_of(workspace, |requires| {
-        ![EBPF, NETWORK, REAL_TIME, KERNEL, INTEROP]
-            .into_iter()
-            .any(requires)
-    }) {
-        command.args(["--test", &test]);
-    }
-    let tests = counted(command, count)?;
+    let is_alone = alone::without().is_none();
+    let tests = run(pure(workspace), &[], &side_by_side()?, count, |program| {
+        !(is_alone && alone::products().any(|product| program.is_of(workspace, product)))
+    })?;
     let mut command = test_command(&[])?;
     command.arg("--doc");
     let examples = counted(command, count)?;
@@ -364,11 +355,74 @@ fn pure_tests(workspace: &Metadata, count: &mut Count) -> Result<Outcome> {
     })
 }
 
+/// Returns the command that builds the tests that do not need root.
+fn pure(workspace: &Metadata) -> Command {
+    let mut command = cargo_command(&TESTS);
+    command.args(["--lib", "--bins", "--examples"]);
+    for test in tests_of(workspace, |requires| {
+        ![EBPF, NETWORK, REAL_TIME, KERNEL, INTEROP]
+            .into_iter()
+            .any(requires)
+    }) {
+        command.args(["--test", &test]);
+    }
+    command
+}
+
+/// Runs the pure tests of a product where the others are absent.
+fn tests_alone(workspace: &Metadata, product: &str, count: &mut Count) -> Result<Outcome> {
+    if let Some(reason) = alone::without() {
+        return Ok(Outcome::Skipped(reason));
+    }
+    let this = silence::this_program()?;
+    counted(
+        alone::seen(workspace, product, &[&this, alone::TASK, product])?,
+        count,
+    )
+}
+
+/// The same from within: `seen` has the product, and what it may import.
+pub(crate) fn test_alone(seen: &Metadata, product: &str) -> Result<()> {
+    let mut build = pure(seen);
+    build.arg("--offline");
+    let is_of_product = |program: &Program| program.is_of(seen, product);
+    match run(
+        build,
+        &[],
+        &side_by_side()?,
+        &mut Count::default(),
+        is_of_product,
+    )? {
+        Outcome::Passed => Ok(()),
+        _ => bail!("{product} does not pass its tests without the other products"),
+    }
+}
+
+/// The number of test programs that run at the same time, and of tests that each of them runs at the same time.
+struct Threads {
+    programs: usize,
+    tests: usize,
+}
+
+fn side_by_side() -> Result<Threads> {
+    let cores = std::thread::available_parallelism()?.get();
+    Ok(Threads {
+        programs: cores,
+        tests: cores * TESTS_PER_CORE,
+    })
+}
+
+/// Tests that share the machine's cores with emulators that must keep up.
+const ONE_AT_A_TIME: Threads = Threads {
+    programs: 1,
+    tests: 1,
+};
+
 fn tests_as_root(
     tests: &BTreeSet<String>,
     root: &Result<Root, String>,
     missing: impl Fn(&Root) -> Option<String>,
-    threads: Option<usize>,
+    threads: &Threads,
     count: &mut Count,
 ) -> Result<Outcome> {
     if tests.is_empty() {
@@ -382,17 +436,47 @@ fn tests_as_root(
     if let Some(reason) = missing(root) {
         return Ok(Outcome::Skipped(reason));
     }
-    let mut command = test_command(match root {
-        Root::Own => &[],
-        Root::Sudo => &["sudo", "-n", "-E"],
-    })?;
+    let mut command = cargo_command(&TESTS);
     for test in tests {
         command.args(["--test", test]);
     }
-    if let Some(threads) = threads {
-        command.arg("--").arg(format!("--test-threads={threads}"));
-    }
-    counted(command, count)
+    let become_root: &[&str] = match root {
+        Root::Own => &[],
+        Root::Sudo => &["sudo", "-n", "-E"],
+    };
+    run(command, become_root, threads, count, |_| true)
+}
+
+/// Builds tests with a command of cargo, runs those that are `wanted`, prints their output and adds up their result lines.
+fn run(
+    cargo: Command,
+    before: &[&str],
+    threads: &Threads,
+    count: &mut Count,
+    wanted: impl Fn(&Program) -> bool,
+) -> Result<Outcome> {
+    let programs: Vec<_> = match programs::build(cargo) {
+        Ok(programs) => programs.into_iter().filter(wanted).collect(),
+        Err(error) => return Ok(passed_or_printed(Err(error))),
+    };
+    let way = Way {
+        before,
+        arguments: &[format!("--test-threads={}", threads.tests)],
+        at_once: threads.programs,
+    };
+    let totals = Mutex::new((count, Outcome::Passed));
+    programs::run(&programs, &way, |program, output, succeeded| {
+        let (count, outcome) = &mut *totals.lock().expect("no thread panics");
+        println!(
+            "\n     Running {} of {}\n{output}",
+            program.name, program.folder
+        );
+        output.lines().for_each(|line| count.add(line));
+        if !succeeded {
+            *outcome = Outcome::Failed;
+        }
+    })?;
+    Ok(totals.into_inner().expect("no thread panics").1)
 }
 
 fn hostile_requests(workspace: &Metadata) -> Result<Outcome> {
@@ -448,10 +532,7 @@ fn cargo_command(arguments: &[&str]) -> Command {
             command.env_remove(&name);
         }
     }
-    let (name, seed) = PROPTEST_SEED;
-    if std::env::var_os(name).is_none() {
-        command.env(name, seed);
-    }
+    programs::seed(&mut command);
     command
 }
 
@@ -465,15 +546,8 @@ fn test_command(become_root: &[&str]) -> Result<Command> {
 /// Returns cargo's option that has this program run the test programs of a target, so that none can wait
 /// for ever. `before` precedes this program, and `emulator` precedes the test program.
 fn runner(target: &str, before: &[&str], emulator: &[&str]) -> Result<[String; 2]> {
-    // Not `current_exe`: cargo may replace the file while this program runs.
-    let this = std::env::args_os()
-        .next()
-        .context("no path of this program")?;
-    let this = std::path::absolute(this)?;
-    let this = this
-        .to_str()
-        .context("the path of this program is not UTF-8")?;
-    let words = [before, &[this, silence::RUNNER], emulator].concat();
+    let this = silence::this_program()?;
+    let words = [before, &[&this, silence::RUNNER], emulator].concat();
     Ok([
         "--config".to_owned(),
         format!("target.{target}.runner = {words:?}"),
