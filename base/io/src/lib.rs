@@ -26,7 +26,6 @@ pub mod scheduling;
 pub mod segmenter;
 pub mod sockopt;
 pub mod sources;
-pub mod stamped;
 pub mod sysctl;
 pub mod tap;
 pub mod tun;

@@ -17,8 +17,8 @@
 //! measurement therefore does not depend on the interval of the loop.
 
 use crate::config::{Config, PathConfig, Peer};
+use crate::stamped::StampedSocket;
 use hawser_io::interface;
-use hawser_io::stamped::StampedSocket;
 use hawser_model::discovery::{Candidate, Ends};
 use hawser_replication_bpf::SeenEcho;
 use hawser_shim::KeyRing;

@@ -30,6 +30,7 @@ mod peer;
 mod peers;
 mod persisted;
 mod rejected;
+mod stamped;
 pub mod status;
 mod trace;
 mod uplinks;

@@ -1,6 +1,6 @@
 //! UDP between two nodes on one path, with the kernel's arrival times.
 
-use crate::sockopt::{self, MtuDiscovery};
+use hawser_io::sockopt::{self, MtuDiscovery};
 use nix::errno::Errno;
 use nix::sys::socket::sockopt::ReceiveTimestampns;
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg, setsockopt};
@@ -13,22 +13,22 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// A UDP socket that sends by one interface to one address and receives only from that address.
 #[derive(Debug)]
-pub struct StampedSocket(Socket);
+pub(crate) struct StampedSocket(Socket);
 
 /// A received datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Received {
+pub(crate) struct Received {
     /// Length of the datagram in the buffer; bytes that did not fit are cut off.
-    pub bytes: usize,
+    pub(crate) bytes: usize,
     /// When the kernel received it.
-    pub at: SystemTime,
+    pub(crate) at: SystemTime,
 }
 
 impl StampedSocket {
     /// Opens a non-blocking socket from `local` to `remote` by `interface`, whose datagrams are not
     /// fragmented. The kernel starts timestamping a moment after it was asked to: datagrams that arrive
     /// before that get the time at which they are read.
-    pub fn open(interface: &str, local: SocketAddr, remote: SocketAddr) -> io::Result<Self> {
+    pub(crate) fn open(interface: &str, local: SocketAddr, remote: SocketAddr) -> io::Result<Self> {
         let socket = Socket::new(Domain::for_address(local), Type::DGRAM, Some(Protocol::UDP))?;
         socket.bind_device(Some(interface.as_bytes()))?;
         // Several sockets may have the same local address; the kernel tells them apart by the remote one.
@@ -42,19 +42,19 @@ impl StampedSocket {
     }
 
     /// Sends a datagram.
-    pub fn send(&self, datagram: &[u8]) -> io::Result<()> {
+    pub(crate) fn send(&self, datagram: &[u8]) -> io::Result<()> {
         self.0.send(datagram).map(drop)
     }
 
     /// Returns the size of the largest packet that fits the path, bytes, as far as the kernel has learnt
     /// it. Larger ones are sent all the same.
-    pub fn mtu_bytes(&self) -> io::Result<u32> {
+    pub(crate) fn mtu_bytes(&self) -> io::Result<u32> {
         let is_ipv6 = self.0.local_addr()?.is_ipv6();
         sockopt::path_mtu(&self.0, is_ipv6)
     }
 
     /// Returns the next datagram that has arrived, if any.
-    pub fn receive(&self, buffer: &mut [u8]) -> io::Result<Option<Received>> {
+    pub(crate) fn receive(&self, buffer: &mut [u8]) -> io::Result<Option<Received>> {
         let mut space = nix::cmsg_space!(TimeSpec);
         let mut slices = [IoSliceMut::new(buffer)];
         let message = match recvmsg::<()>(
