@@ -189,7 +189,7 @@ impl Provenance {
             seed,
             kernel: kernel.trim().into(),
             commit: commit(),
-            command: command_line(std::env::args()),
+            command: command_line(std::env::args().skip(1)),
         }
     }
 }
@@ -269,13 +269,10 @@ fn commit() -> String {
         .map_or_else(|| "unknown".into(), |commit| commit.trim().into())
 }
 
+/// Returns the command line of the lab with these arguments.
 fn command_line(arguments: impl Iterator<Item = String>) -> String {
-    let mut words = Vec::new();
-    for (index, argument) in arguments.enumerate() {
-        let argument = match Path::new(&argument).file_name() {
-            Some(program) if index == 0 => program.to_string_lossy().into_owned(),
-            _ => argument,
-        };
+    let mut words = vec!["hawser-lab".to_owned()];
+    for argument in arguments {
         let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,@%+".contains(c);
         if !argument.is_empty() && argument.chars().all(plain) {
             words.push(argument);
@@ -387,10 +384,10 @@ mod tests {
 
     #[test]
     fn the_command_line_can_be_pasted_into_a_shell() {
-        let arguments = ["/opt/hawser", "lab", "run", "--case", "*/fhd", "it's"].map(String::from);
+        let arguments = ["run", "--case", "*/fhd", "it's"].map(String::from);
         assert_eq!(
             command_line(arguments.into_iter()),
-            r"hawser lab run --case '*/fhd' 'it'\''s'"
+            r"hawser-lab run --case '*/fhd' 'it'\''s'"
         );
     }
 }
