@@ -23,6 +23,8 @@ mod targets;
 mod wire;
 #[path = "../../tunnel/xnc/tests/support/checks.rs"]
 mod xnc;
+#[path = "../../tunnel/xnc/tests/support/configs.rs"]
+mod xnc_configs;
 
 pub use program::{replay, write_seeds};
 pub use targets::*;

@@ -1,11 +1,11 @@
 use crate::bytes::{join, split};
-use crate::{Target, cloud, codec, control, netem, packets, shim, wire, xnc};
+use crate::{Target, cloud, codec, control, netem, packets, shim, wire, xnc, xnc_configs};
 use hawser_cloud::Performer;
 use hawser_cloud::ply::{self, MILLIMETRES_PER_METRE};
 use hawser_codec::{Encoded, ZstdEncoder};
 use hawser_objects::checks;
 use hawser_packets::golden;
-use hawser_xnc::Scheme;
+use hawser_xnc::Config;
 use std::time::Duration;
 
 /// All targets that this build has.
@@ -49,21 +49,21 @@ pub const WIRE: Target = Target {
     },
 };
 
-/// Frames of the tunnel, and datagrams to an end of a session of `tunnel/xnc`. The first byte selects the scheme.
+/// Frames of the tunnel, and datagrams to an end of a session of `tunnel/xnc`. The first byte selects the recovery.
 pub const FRAMES: Target = Target {
     name: "frames",
     check: |input| {
         xnc::check_frame(input);
-        if let Some((scheme, rest)) = input.split_first() {
-            let scheme = Scheme::ALL[usize::from(*scheme) % Scheme::ALL.len()];
-            xnc::check(scheme, &split(rest));
+        if let Some((number, rest)) = input.split_first() {
+            let configs = xnc_configs::configs();
+            xnc::check(&configs[usize::from(*number) % configs.len()], &split(rest));
         }
     },
     seeds: || {
-        let datagrams = |(number, scheme): (u8, &Scheme)| {
-            [&[number][..], &join(&xnc::datagrams(*scheme))].concat()
+        let datagrams = |(number, config): (u8, Config)| {
+            [&[number][..], &join(&xnc::datagrams(&config))].concat()
         };
-        let sessions = (0..).zip(&Scheme::ALL).map(datagrams);
+        let sessions = (0..).zip(xnc_configs::configs()).map(datagrams);
         sessions.chain(xnc::frames()).collect()
     },
 };

@@ -3,6 +3,7 @@
 use crate::bench::Part;
 use crate::experiment::{Entry, Run};
 use crate::report::{FILE_NAME as REPORT, Table};
+use crate::rivals::schemes;
 use crate::self_test::self_test;
 use crate::summary::{Provenance, Summary};
 use crate::{bench, collect, experiments, results};
@@ -33,6 +34,9 @@ enum Command {
     Bench(BenchArgs),
     Tables(TablesArgs),
     Collect(collect::Args),
+    /// Run one end of a tunnel with another scheme, for an experiment
+    #[command(hide = true)]
+    Tunnel(schemes::tunnel::Args),
     /// Remove the namespaces and files that killed labs left behind; every start of a lab does this
     /// too
     Clean,
@@ -149,6 +153,7 @@ impl Args {
             Command::Bench(args) => bench(args, &hawser),
             Command::Tables(args) => tables(&args),
             Command::Collect(args) => collect::run(&args),
+            Command::Tunnel(args) => schemes::tunnel::run(&args),
             Command::Clean => clear_abandoned(),
         }
     }

@@ -15,9 +15,9 @@ mod view;
 use super::cellfusion::{Drive, drives, known};
 use super::dashcam::{Clip, FPS, frames};
 use crate::experiment::{Completed, Experiment, Run, progress};
+use crate::rivals::schemes;
 use crate::summary::Summary;
 use anyhow::{Result, anyhow};
-use hawser_xnc::Scheme;
 use route::Route;
 use setting::{Setting, Trial};
 use std::fmt;
@@ -112,9 +112,8 @@ impl Experiment for CellFusionLive {
 
 /// Returns the schemes of the tunnel, and the alternatives to the tunnel.
 fn schemes() -> impl Iterator<Item = &'static str> {
-    let others = Scheme::ALL
+    let others = schemes::NAMES
         .into_iter()
-        .map(Scheme::name)
         .filter(|name| !DEFAULT.contains(name));
     DEFAULT.into_iter().chain(others)
 }

@@ -4,3 +4,7 @@ mod collect;
 mod documentation;
 #[path = "../ends/mod.rs"]
 mod ends;
+#[path = "../../../tunnel/xnc/tests/network/mod.rs"]
+mod network;
+mod published;
+mod schemes;

@@ -15,7 +15,7 @@ pub(crate) const HELLOS: [&str; 2] = [
 ];
 
 pub(crate) const ANSWERS: [&str; 3] = [
-    r#"{"opened":{"session":"00112233445566778899aabbccddeeff","addresses":[["10.77.0.2",32]],"server_addresses":["10.77.0.1"],"mtu":1400,"coding":{"scheme":"xnc","expiry_ms":700}}}"#,
+    r#"{"opened":{"session":"00112233445566778899aabbccddeeff","addresses":[["10.77.0.2",32]],"server_addresses":["10.77.0.1"],"mtu":1400,"coding":{"expiry_ms":700}}}"#,
     r#""joined""#,
     r#"{"refused":{"reason":"unknown_session","explanation":"it has ended"}}"#,
 ];

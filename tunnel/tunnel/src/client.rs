@@ -450,9 +450,9 @@ impl Client {
         let (handle, _) = session::start(Settings {
             coding: opened
                 .coding
-                .config()
+                .config(&self.config.transport)
                 .context("the server sent invalid coding parameters")?,
-            frame_boundary: opened.coding.coding.frame_boundary,
+            frame_boundary: opened.coding.frame_boundary,
             device: Arc::clone(&self.device),
             admission: Admission::FromServer {
                 own,

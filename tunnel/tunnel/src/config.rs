@@ -4,14 +4,12 @@ mod client;
 mod coding;
 mod parameter;
 mod server;
-mod tuning;
 
 pub(crate) use client::MARK;
 pub use client::{ClientConfig, ServerEntry, UplinkRule};
-pub use coding::{Coding, Duplicate, FrameBoundary, Parameters};
+pub use coding::{Coding, Duplicate, FrameBoundary};
 pub use parameter::InvalidParameter;
 pub use server::{Client, ClientList, Registration, SerialNumber, ServerConfig};
-pub use tuning::Tuning;
 
 pub use hawser_io::config::ConfigError;
 pub use hawser_model::Prefix;
@@ -356,7 +354,7 @@ mod tests {
         std::fs::write(&path, text).unwrap();
         let common = match role {
             "client" => ClientConfig::read(&path).map(|config| config.common),
-            _ => ServerConfig::read(&path, None).map(|config| config.common),
+            _ => ServerConfig::read(&path).map(|config| config.common),
         };
         let common = common.map_err(|error| error.to_string())?;
         let lenient = read_common(&path).unwrap();
@@ -537,7 +535,7 @@ mod tests {
             (
                 "server",
                 server,
-                "scheme = \"xnc\"",
+                "frame_boundary = \"rtp\"",
                 "duplicate = \"all\"",
                 "unknown variant `all`, expected `none` or `urgent`",
             ),
@@ -691,16 +689,16 @@ mod tests {
             (
                 "server",
                 server,
-                "\"xnc\"",
-                "\"best\"",
-                "line 16: unknown scheme `best`",
+                "frame_boundary = \"rtp\"",
+                "expiry_ms = 0",
+                "line 16: expiry_ms is 1 to 10000",
             ),
             (
                 "server",
                 server,
-                "scheme = \"xnc\"",
+                "frame_boundary = \"rtp\"",
                 "copies = 2",
-                "unknown field `copies`, expected one of `scheme`",
+                "unknown field `copies`, expected one of `frame_boundary`",
             ),
         ] {
             let error = read(role, &text.replace(from, to)).unwrap_err();

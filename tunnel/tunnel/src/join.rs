@@ -6,7 +6,7 @@
 //! connection. So the secret itself is never sent, a proof is valid for one connection only, and
 //! the ends of a joined connection are the same as those of the session.
 
-use crate::config::{INNER_MTU, Parameters};
+use crate::config::{Coding, INNER_MTU};
 use anyhow::{Context, Result, ensure};
 use noq::{Connection, ConnectionError, RecvStream, SendStream};
 use serde::de::{DeserializeOwned, Error};
@@ -131,7 +131,7 @@ pub(crate) struct Opened {
     /// The largest inner packet if the uplinks have room for it, in bytes.
     #[serde(deserialize_with = "inner_mtu")]
     pub(crate) mtu: u16,
-    pub(crate) coding: Parameters,
+    pub(crate) coding: Coding,
 }
 
 /// Reads an MTU that a server can have. With a smaller one, IPv6 would leave outside the tunnel.

@@ -42,7 +42,6 @@ use anyhow::Result;
 use config::{ClientConfig, ServerConfig};
 use std::path::{Path, PathBuf};
 use std::thread;
-use tracing::warn;
 
 /// Carry IP packets over several uplinks at once
 #[derive(Debug, Clone, clap::Args)]
@@ -56,7 +55,7 @@ enum Command {
     /// Run a tunnel client: send this node's packets to a server over all of its uplinks
     Client(ClientArgs),
     /// Run a tunnel server: forward the packets of clients
-    Server(ServerArgs),
+    Server(RunArgs),
     Status(status::Args),
 }
 
@@ -68,15 +67,6 @@ struct RunArgs {
     /// Check the configuration and exit
     #[arg(long)]
     check: bool,
-}
-
-#[derive(Debug, Clone, clap::Args)]
-struct ServerArgs {
-    #[command(flatten)]
-    run: RunArgs,
-    /// A file with parameters of the coded transport for an experiment
-    #[arg(long, value_name = "FILE", hide = true)]
-    tuning: Option<PathBuf>,
 }
 
 #[derive(Debug, Clone, clap::Args)]
@@ -96,13 +86,13 @@ struct ClientArgs {
 /// Runs a client or a server until SIGINT or SIGTERM, or prints the status of one.
 pub fn run(args: &Args) -> Result<()> {
     match &args.command {
-        Command::Client(args) => run_client(args),
-        Command::Server(args) => run_server(args),
+        Command::Client(args) => start_client(args),
+        Command::Server(args) => start_server(args),
         Command::Status(args) => status::run(args),
     }
 }
 
-fn run_client(args: &ClientArgs) -> Result<()> {
+fn start_client(args: &ClientArgs) -> Result<()> {
     let config = ClientConfig::read(&args.run.config)?;
     match args {
         ClientArgs { release: true, .. } => client::kill_switch::release(&config),
@@ -114,29 +104,36 @@ fn run_client(args: &ClientArgs) -> Result<()> {
             tls::client(&config.common.credentials)?;
             print_valid(&args.run.config)
         }
-        _ => {
-            // Before anything else: a later step may fail, and the traffic has to be blocked by
-            // then.
-            let kill_switch = client::kill_switch::apply(&config)?;
-            run_to_end(client::run(config, kill_switch))
-        }
+        _ => run_client(config),
     }
 }
 
-fn run_server(args: &ServerArgs) -> Result<()> {
-    let config = ServerConfig::read(&args.run.config, args.tuning.as_deref())?;
-    if args.run.check {
+/// Runs a client until SIGINT or SIGTERM.
+///
+/// # Errors
+/// If the tunnel cannot be set up, or its device fails or is removed.
+pub fn run_client(config: ClientConfig) -> Result<()> {
+    // Before anything else: a later step may fail, and the traffic has to be blocked by then.
+    let kill_switch = client::kill_switch::apply(&config)?;
+    run_to_end(client::run(config, kill_switch))
+}
+
+fn start_server(args: &RunArgs) -> Result<()> {
+    let config = ServerConfig::read(&args.config)?;
+    if args.check {
         tls::server(&config.common.credentials)?;
-        return print_valid(&args.run.config);
+        return print_valid(&args.config);
     }
-    if let Some(file) = &args.tuning {
-        warn!(file = %file.display(), "the server and its clients use the parameters of an experiment");
-    }
-    let files = server::Files {
-        config: args.run.config.clone(),
-        tuning: args.tuning.clone(),
-    };
-    run_to_end(server::run(config, files))
+    run_server(config, args.config.clone())
+}
+
+/// Runs a server until SIGINT or SIGTERM. `file` is the one from which it reads the list of clients again
+/// at SIGHUP.
+///
+/// # Errors
+/// If the server cannot be set up, or its device fails or is removed.
+pub fn run_server(config: ServerConfig, file: PathBuf) -> Result<()> {
+    run_to_end(server::run(config, file))
 }
 
 fn print_valid(config: &Path) -> Result<()> {

@@ -64,8 +64,8 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 /// The state shared by all connections.
 pub(crate) struct Server {
     pub(crate) config: ServerConfig,
-    /// The files that the configuration was read from.
-    files: Files,
+    /// The file that the configuration was read from.
+    file: PathBuf,
     /// The clients that are admitted, as the file said when it was read last.
     client_list: RwLock<ClientList>,
     /// Why the file was rejected when it was read last.
@@ -95,14 +95,6 @@ pub(crate) struct Server {
     pub(crate) changed: Notify,
 }
 
-/// The files of a server.
-pub(crate) struct Files {
-    /// The configuration.
-    pub(crate) config: PathBuf,
-    /// The parameters of an experiment.
-    pub(crate) tuning: Option<PathBuf>,
-}
-
 struct Signals {
     interrupt: Signal,
     terminate: Signal,
@@ -124,7 +116,7 @@ impl Signals {
 ///
 /// # Errors
 /// If the server cannot be set up, or its device fails or is removed.
-pub(crate) async fn run(config: ServerConfig, files: Files) -> Result<()> {
+pub(crate) async fn run(config: ServerConfig, file: PathBuf) -> Result<()> {
     // Caught before anything that takes time: a signal must neither be missed nor kill a server
     // that is starting.
     let signals = Signals::catch()?;
@@ -135,7 +127,7 @@ pub(crate) async fn run(config: ServerConfig, files: Files) -> Result<()> {
     let tls = tls::server(&config.common.credentials)?;
     let (listeners, socket) = Listeners::open(&config)?.unzip();
     let streams = listeners.as_ref().map(Listeners::streams);
-    let (server, _nat) = Server::create(config, files, streams)?;
+    let (server, _nat) = Server::create(config, file, streams)?;
     let server = Arc::new(server);
     let endpoints = server.endpoints(&tls, socket)?;
     let tls = watch::Sender::new(tls);
@@ -168,7 +160,7 @@ impl Server {
     /// Creates the server with its device and its firewall rules, which last as long as the [`Nat`].
     fn create(
         config: ServerConfig,
-        files: Files,
+        file: PathBuf,
         streams: Option<Streams>,
     ) -> Result<(Server, Option<Nat>)> {
         let registry = Arc::new(Registry::new(&config));
@@ -198,7 +190,7 @@ impl Server {
             changed: Notify::new(),
             client_list: RwLock::new(config.client_list.clone()),
             rejected_file: Mutex::default(),
-            files,
+            file,
             config,
         };
         Ok((server, nat))

@@ -1,5 +1,5 @@
 //! Packets over several paths at once, with the losses of one path recovered over the others:
-//! CellFusion's XNC (Ni et al., SIGCOMM 2023), and the schemes that it is compared with.
+//! CellFusion's XNC (Ni et al., SIGCOMM 2023), with our additions.
 //!
 //! An [`Endpoint`] is one end of a session. It has no clock and no socket: a path is a QUIC
 //! connection of the driver, frames are the datagrams of that connection, and congestion control and
@@ -34,7 +34,9 @@
 mod config;
 mod decoding;
 mod delays;
+mod earliest_delivery;
 mod endpoint;
+pub mod experiment;
 pub mod frame;
 mod liveness;
 mod mark_share;
@@ -44,7 +46,6 @@ mod path;
 mod receiver;
 mod recovery;
 mod reorder_buffer;
-mod scheme;
 mod sender;
 mod sent_packets;
 mod sent_transmissions;
@@ -52,7 +53,7 @@ mod stats;
 mod timer;
 mod timing;
 
-pub use config::{Config, LossDetection, Scheme, UnknownScheme};
+pub use config::{ACK_DELAY, Config};
 pub use delays::Delays;
 pub use endpoint::{Endpoint, is_control};
 pub use liveness::{Event, Liveness};

@@ -1,9 +1,12 @@
 //! Whether a path delivers, judged by its acknowledgements.
 
-use crate::config::Config;
 use hawser_units::{Instant, PathId};
 use std::fmt;
 use std::time::Duration;
+
+/// The time without acknowledgements after which a path no longer counts as delivering. A path that
+/// delivers gets new packets, even if the acknowledged ones are old because of a pause.
+pub(crate) const QUIET_AFTER: Duration = Duration::from_millis(50);
 
 /// Whether a path delivers, according to the acknowledgements of what was sent over it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
@@ -11,7 +14,7 @@ pub enum Liveness {
     /// Nothing was acknowledged yet.
     #[default]
     Unproven,
-    /// The last acknowledgement is more recent than [`Config::quiet_after`].
+    /// The last acknowledgement is more recent than [`QUIET_AFTER`].
     Delivering,
     /// There were no acknowledgements for a while, but nothing is overdue. The path may be idle.
     Paused,
@@ -66,22 +69,22 @@ impl Evidence {
     /// Returns when the path counts as silent, if nothing is acknowledged before. While there are
     /// acknowledgements, the path delivers, whatever the age of the acknowledged packets: after a
     /// pause, the delayed packets arrive first.
-    fn silent_from(&self, config: &Config) -> Option<Instant> {
+    fn silent_from(&self) -> Option<Instant> {
         let overdue = self.unacked_since? + self.loss_timeout;
-        let paused = paused_from(self.acknowledged_at, config);
+        let paused = paused_from(self.acknowledged_at);
         Some(paused.map_or(overdue, |paused| paused.max(overdue)))
     }
 }
 
 /// Returns when a path stops to count as delivering, if nothing is acknowledged before; `None` if
 /// nothing was ever acknowledged.
-pub(crate) fn paused_from(acknowledged_at: Option<Instant>, config: &Config) -> Option<Instant> {
-    acknowledged_at.map(|at| at + config.quiet_after)
+pub(crate) fn paused_from(acknowledged_at: Option<Instant>) -> Option<Instant> {
+    acknowledged_at.map(|at| at + QUIET_AFTER)
 }
 
 /// Returns the liveness of a path that is not silent.
-fn unless_silent(now: Instant, acknowledged_at: Option<Instant>, config: &Config) -> Liveness {
-    match paused_from(acknowledged_at, config) {
+fn unless_silent(now: Instant, acknowledged_at: Option<Instant>) -> Liveness {
+    match paused_from(acknowledged_at) {
         Some(from) if from > now => Liveness::Delivering,
         Some(_) => Liveness::Paused,
         None => Liveness::Unproven,
@@ -99,13 +102,8 @@ pub(crate) struct Monitor {
 impl Monitor {
     /// Returns the liveness at this time of a path with the last acknowledgement at
     /// `acknowledged_at`.
-    pub(crate) fn liveness(
-        &self,
-        now: Instant,
-        acknowledged_at: Option<Instant>,
-        config: &Config,
-    ) -> Liveness {
-        match unless_silent(now, acknowledged_at, config) {
+    pub(crate) fn liveness(&self, now: Instant, acknowledged_at: Option<Instant>) -> Liveness {
+        match unless_silent(now, acknowledged_at) {
             Liveness::Unproven | Liveness::Paused if self.checked == Liveness::Silent => {
                 Liveness::Silent
             }
@@ -119,13 +117,12 @@ impl Monitor {
         &mut self,
         now: Instant,
         evidence: Evidence,
-        config: &Config,
     ) -> Option<(Liveness, Liveness)> {
         let before = self.checked;
-        let silent_from = evidence.silent_from(config);
+        let silent_from = evidence.silent_from();
         self.checked = match silent_from.is_some_and(|from| from <= now) {
             true => Liveness::Silent,
-            false => unless_silent(now, evidence.acknowledged_at, config),
+            false => unless_silent(now, evidence.acknowledged_at),
         };
         let is_pause = |liveness| matches!(liveness, Liveness::Delivering | Liveness::Paused);
         let is_same = before == self.checked || is_pause(before) && is_pause(self.checked);
@@ -133,8 +130,8 @@ impl Monitor {
     }
 
     /// Returns when the path has to be checked because it may become silent.
-    pub(crate) fn next_check(&self, evidence: Evidence, config: &Config) -> Option<Instant> {
-        let silent_from = evidence.silent_from(config);
+    pub(crate) fn next_check(&self, evidence: Evidence) -> Option<Instant> {
+        let silent_from = evidence.silent_from();
         silent_from.filter(|_| self.checked != Liveness::Silent)
     }
 }
@@ -157,11 +154,11 @@ mod tests {
     }
 
     fn check(monitor: &mut Monitor, ms: u64, evidence: Evidence) -> Option<(Liveness, Liveness)> {
-        monitor.check(at(ms), evidence, &Config::default())
+        monitor.check(at(ms), evidence)
     }
 
     fn liveness(monitor: &Monitor, ms: u64, evidence: Evidence) -> Liveness {
-        monitor.liveness(at(ms), evidence.acknowledged_at, &Config::default())
+        monitor.liveness(at(ms), evidence.acknowledged_at)
     }
 
     #[test]
@@ -179,7 +176,7 @@ mod tests {
         assert_eq!(liveness(&monitor, 100, acknowledged), Paused);
 
         let sent = evidence(Some(50), Some(200));
-        let due = monitor.next_check(sent, &Config::default());
+        let due = monitor.next_check(sent);
         assert_eq!(
             due,
             Some(at(300)),
@@ -187,7 +184,7 @@ mod tests {
         );
         assert_eq!(check(&mut monitor, 299, sent), None, "a pause is no event");
         assert_eq!(check(&mut monitor, 300, sent), Some((Paused, Silent)));
-        assert_eq!(monitor.next_check(sent, &Config::default()), None);
+        assert_eq!(monitor.next_check(sent), None);
         assert_eq!(liveness(&monitor, 301, sent), Silent);
 
         let late = evidence(Some(400), Some(210));

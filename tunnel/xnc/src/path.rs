@@ -1,10 +1,13 @@
-use crate::config::Config;
+use crate::config::{ACK_DELAY, Config};
 use crate::liveness::{Evidence, Liveness, Monitor, paused_from};
 use crate::sent_transmissions::{Content, LossRule, QUIC_OVERHEAD, SentTransmissions};
 use crate::timer::Timer;
 use crate::timing::PERIOD;
 use hawser_units::{ByteSize, Instant, MAX_PATHS, PathId, PathSet};
 use std::time::Duration;
+
+/// The interval at which a silent path is probed with single packets.
+const PROBE_SILENT: Duration = Duration::from_millis(20);
 
 /// The length of a ping frame in bytes.
 const PING_BYTES: u64 = 10;
@@ -46,9 +49,11 @@ pub struct Rtt {
 
 /// The sender's state of a path.
 #[derive(Debug)]
-pub(crate) struct Path {
-    pub(crate) id: PathId,
-    pub(crate) state: PathState,
+pub struct Path {
+    /// The path.
+    pub id: PathId,
+    /// The state of its connection.
+    pub state: PathState,
     /// Bytes passed to the connection since the last update of `state`.
     handed_out: u64,
     /// When the window had no room left.
@@ -75,7 +80,7 @@ impl Path {
             state,
             handed_out: 0,
             was_full_at: None,
-            queue_share: config.connection_share,
+            queue_share: config.experiment.connection_share,
             transmissions,
             next_probe: now,
             monitor: Monitor::default(),
@@ -101,7 +106,7 @@ impl Path {
     /// Returns the bytes that the congestion window still allows, limited by the queue in the
     /// connection. Packets wait in the sender rather than in the connection, because there they can
     /// still take another path.
-    pub(crate) fn window(&self) -> u64 {
+    pub fn window(&self) -> u64 {
         let window = self
             .state
             .congestion_window
@@ -116,7 +121,7 @@ impl Path {
     }
 
     /// Returns the bytes that are in flight or wait in the connection.
-    pub(crate) fn outstanding_bytes(&self) -> u64 {
+    pub fn outstanding_bytes(&self) -> u64 {
         let PathState {
             in_flight, queued, ..
         } = self.state;
@@ -136,7 +141,7 @@ impl Path {
     }
 
     /// Same as [`Path::room`], but without a queue that takes longer than `queue` to drain.
-    pub(crate) fn room_within(&self, bytes: usize, queue: Duration) -> usize {
+    pub fn room_within(&self, bytes: usize, queue: Duration) -> usize {
         self.room_below(self.transmissions.limit(queue), bytes)
     }
 
@@ -179,8 +184,24 @@ impl Path {
         self.window() >= PING_BYTES + QUIC_OVERHEAD && self.state.datagram_size as u64 >= PING_BYTES
     }
 
-    pub(crate) fn fits(&self, bytes: usize) -> bool {
+    /// Returns whether a frame of `bytes` fits into the window.
+    pub fn fits(&self, bytes: usize) -> bool {
         self.room(bytes) > 0
+    }
+
+    /// Returns whether packets may be sent over the path at all.
+    pub fn may_send(&self) -> bool {
+        self.transmissions.may_send()
+    }
+
+    /// Returns whether the path has failed, as far as QUIC's loss detection knows.
+    pub fn is_potentially_failed(&self) -> bool {
+        self.transmissions.is_potentially_failed()
+    }
+
+    /// Returns the average share of lost packets, 0 to 1.
+    pub fn loss(&self) -> f64 {
+        self.transmissions.loss()
     }
 
     fn evidence(&self, config: &Config) -> Evidence {
@@ -188,14 +209,14 @@ impl Path {
         Evidence {
             acknowledged_at: self.transmissions.acknowledged_at(),
             unacked_since: self.transmissions.unacked_since(),
-            loss_timeout: timing.loss_timeout(config.loss_threshold, config.ack_delay),
+            loss_timeout: timing.loss_timeout(config.experiment.loss_threshold, ACK_DELAY),
         }
     }
 
     /// Returns whether the path delivers.
-    pub(crate) fn liveness(&self, now: Instant, config: &Config) -> Liveness {
+    pub(crate) fn liveness(&self, now: Instant) -> Liveness {
         let acknowledged_at = self.transmissions.acknowledged_at();
-        self.monitor.liveness(now, acknowledged_at, config)
+        self.monitor.liveness(now, acknowledged_at)
     }
 
     /// Updates the liveness, and returns the one before and the one after a change other than a
@@ -206,7 +227,7 @@ impl Path {
         config: &Config,
     ) -> Option<(Liveness, Liveness)> {
         let evidence = self.evidence(config);
-        self.monitor.check(now, evidence, config)
+        self.monitor.check(now, evidence)
     }
 
     /// Returns when the path has to be handled after `handled_at`, when it was last.
@@ -216,13 +237,13 @@ impl Path {
         rule: LossRule,
         config: &Config,
     ) -> [Option<(Instant, Timer)>; 3] {
-        let loss = self.transmissions.deadline(rule, config.ack_delay);
+        let loss = self.transmissions.deadline(rule, ACK_DELAY);
         // A probe that is due but was not sent found no window, and is retried.
         let probe = match self.next_probe <= handled_at {
-            true => handled_at + config.probe_silent,
+            true => handled_at + PROBE_SILENT,
             false => self.next_probe,
         };
-        let silence = self.monitor.next_check(self.evidence(config), config);
+        let silence = self.monitor.next_check(self.evidence(config));
         [
             Timer::Loss.at(loss),
             Timer::Probe.at(Some(probe)),
@@ -235,9 +256,8 @@ impl Path {
         &self,
         handled_at: Instant,
         delay: Duration,
-        config: &Config,
     ) -> [Option<(Instant, Timer)>; 2] {
-        let paused = paused_from(self.transmissions.acknowledged_at(), config);
+        let paused = paused_from(self.transmissions.acknowledged_at());
         let straggler = self.transmissions.next_straggler(handled_at, delay);
         [
             Timer::Straggler.at(straggler),
@@ -251,16 +271,17 @@ impl Path {
         let min_time = self.transmissions.timing().min().unwrap_or_default();
         let sent_at = self.transmissions.largest_acked_sent_at();
         sent_at.is_some_and(|sent| {
-            now.saturating_since(sent) <= min_time.saturating_add(config.delivered_within)
+            now.saturating_since(sent)
+                <= min_time.saturating_add(config.experiment.delivered_within)
         })
     }
 
     /// Returns the delay in excess of the minimum: the age of the oldest unacknowledged
     /// transmission, or the time that the path takes to drain if it is delivering and that time is
     /// shorter.
-    pub(crate) fn backlog(&self, now: Instant, config: &Config) -> Duration {
+    pub(crate) fn backlog(&self, now: Instant) -> Duration {
         let mut longest = self.unacked_for(now);
-        if self.liveness(now, config) == Liveness::Delivering
+        if self.liveness(now) == Liveness::Delivering
             && let Some(drain_time) = self.transmissions.drain_time(self.outstanding_bytes())
         {
             longest = longest.min(drain_time);
@@ -272,15 +293,15 @@ impl Path {
     /// Packets wait in the sender rather than on the path, because there they can still take
     /// another path.
     pub(crate) fn is_open(&self, now: Instant, config: &Config) -> bool {
-        self.liveness(now, config) != Liveness::Silent
-            && self.backlog(now, config) <= config.max_path_backlog
+        self.liveness(now) != Liveness::Silent
+            && self.backlog(now) <= config.experiment.max_path_backlog
     }
 
     /// Returns the expected time until a packet of `size` bytes that is sent now is acknowledged.
-    pub(crate) fn expected_delay(&self, now: Instant, config: &Config, size: usize) -> Duration {
+    pub(crate) fn expected_delay(&self, now: Instant, size: usize) -> Duration {
         let bytes = self.outstanding_bytes().saturating_add(size as u64);
         let usual = self.transmissions.expected_delay(bytes);
-        let waiting = match self.liveness(now, config) {
+        let waiting = match self.liveness(now) {
             Liveness::Delivering => Duration::ZERO,
             Liveness::Unproven | Liveness::Paused | Liveness::Silent => self.unacked_for(now),
         };
@@ -309,8 +330,8 @@ impl Path {
     /// Returns the time from a transmission to the next ping, depending on whether the session is
     /// idle.
     pub(crate) fn probe_interval(&self, now: Instant, config: &Config, is_idle: bool) -> Duration {
-        match self.liveness(now, config) {
-            Liveness::Silent => config.probe_silent,
+        match self.liveness(now) {
+            Liveness::Silent => PROBE_SILENT,
             _ if is_idle => config.probe_rest,
             _ => config.probe_idle,
         }
@@ -319,7 +340,7 @@ impl Path {
 
 /// The paths of a session.
 #[derive(Debug, Default)]
-pub(crate) struct Paths {
+pub struct Paths {
     present: [Option<Path>; MAX_PATHS],
     /// The transmissions of removed paths, by index.
     past: [SentTransmissions; MAX_PATHS],
@@ -338,7 +359,8 @@ impl Paths {
         Some(self.past[id.index()].abandon())
     }
 
-    pub(crate) fn get(&self, id: PathId) -> Option<&Path> {
+    /// Returns a path.
+    pub fn get(&self, id: PathId) -> Option<&Path> {
         self.present[id.index()].as_ref()
     }
 
@@ -346,7 +368,8 @@ impl Paths {
         self.present[id.index()].as_mut()
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Path> {
+    /// Returns all paths.
+    pub fn iter(&self) -> impl Iterator<Item = &Path> {
         self.present.iter().flatten()
     }
 
@@ -360,7 +383,7 @@ impl Paths {
     }
 
     /// Returns the paths whose window has room for a frame of `bytes`.
-    pub(crate) fn fitting(&self, bytes: usize) -> PathSet {
+    pub fn fitting(&self, bytes: usize) -> PathSet {
         self.iter()
             .filter(|path| path.fits(bytes))
             .map(|path| path.id)
@@ -385,9 +408,9 @@ impl Paths {
         }
         paths.sort_by_key(|path| {
             let is_uncertain = !path.delivered_recently(now, config);
-            (is_uncertain, path.expected_delay(now, config, size))
+            (is_uncertain, path.expected_delay(now, size))
         });
-        let room = |path: &Path| path.room_within(size, config.queue_target);
+        let room = |path: &Path| path.room_within(size, config.experiment.queue_target);
         paths
             .into_iter()
             .map(|path| (path.id, room(path)))

@@ -1,4 +1,4 @@
-use crate::config::Config;
+use crate::config::{ACK_DELAY, Config};
 use crate::decoding::decoder_config;
 use crate::frame::{AckBlock, EcnCounts, PacketHeader, emit_acks};
 use crate::numbers::{Insert, ReceivedRanges, ReplayWindow, expand};
@@ -63,7 +63,7 @@ struct Incoming {
 impl Receiver {
     pub(crate) fn new(config: &Config) -> Self {
         Receiver {
-            ack_delay: config.ack_delay,
+            ack_delay: ACK_DELAY,
             present: PathSet::EMPTY,
             paths: Default::default(),
             largest: None,

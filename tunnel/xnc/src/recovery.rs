@@ -16,6 +16,7 @@ use hawser_units::{Instant, PathId, PathSet};
 use ranges::EncodingRanges;
 use shot::Shot;
 use std::collections::VecDeque;
+use std::time::Duration;
 
 mod plan;
 mod ranges;
@@ -27,16 +28,22 @@ mod tests;
 /// length field.
 pub const CODED_OVERHEAD: usize = PacketHeader::LEN + 2;
 
-/// The method by which a scheme recovers lost packets.
+/// The time from the first loss in a range to the shot, in which further losses are collected.
+pub(crate) const RECOVERY_DELAY: Duration = Duration::from_millis(3);
+
+/// The method by which lost packets are recovered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum RecoveryMethod {
+pub enum RecoveryMethod {
     /// No recovery.
     None,
     /// Retransmission until the packet arrives.
     Retransmit,
     /// One shot for all lost packets of a range, as soon as the windows allow: of coded packets, or
     /// of the lost packets themselves.
-    OneShot { coded: bool },
+    OneShot {
+        /// Whether the packets are coded.
+        coded: bool,
+    },
 }
 
 /// Counters of packets.
@@ -76,7 +83,8 @@ pub(crate) struct Recovery {
 }
 
 impl Recovery {
-    pub(crate) fn new(config: &Config, method: RecoveryMethod, lookback: usize) -> Self {
+    pub(crate) fn new(config: &Config) -> Self {
+        let (method, lookback) = (config.experiment.recovery, config.experiment.lookback);
         let is_decoded = method == RecoveryMethod::OneShot { coded: true };
         Recovery {
             config: config.clone(),
@@ -286,7 +294,7 @@ impl Recovery {
             if copies > 0 {
                 continue;
             }
-            if shots < self.config.shots {
+            if shots < self.config.experiment.shots {
                 self.schedule_shot(now, id, false);
             } else if !is_open {
                 self.give_up(id);
@@ -321,7 +329,7 @@ impl Recovery {
             return;
         };
         (packet.fate, packet.straggles) = (Fate::Lost, straggles);
-        let at = now + self.config.recovery_delay;
+        let at = now + RECOVERY_DELAY;
         self.ranges.schedule(packet.range, at);
         self.next_range = None;
     }

@@ -1,11 +1,11 @@
-use crate::config::{Config, Scheme};
+use crate::config::{ACK_DELAY, Config};
 use crate::decoding::MAX_PACKET;
+use crate::experiment::Scheduler;
 use crate::frame::{AckBlock, PacketBuffer};
 use crate::liveness::{Event, Liveness};
 use crate::memory::cost;
 use crate::path::{Path, PathState, Paths};
 use crate::recovery::{CODED_OVERHEAD, Recovery, RecoveryMethod};
-use crate::scheme::{Parts, Scheduler};
 use crate::sent_packets::Hint;
 use crate::sent_transmissions::{LossRule, Outcome};
 use crate::stats::{RejectReason, SenderStats};
@@ -55,18 +55,12 @@ pub(crate) struct Sender {
 
 impl Sender {
     pub(crate) fn new(config: Config) -> Self {
-        let Parts {
-            scheduler,
-            loss,
-            recovery,
-            lookback,
-        } = Parts::of(&config);
         Sender {
-            scheduler,
-            loss,
+            scheduler: (config.experiment.scheduler.new)(),
+            loss: config.loss_rule(),
             paths: Paths::default(),
-            queue: Queue::new(config.drop_frames),
-            recovery: Recovery::new(&config, recovery, lookback),
+            queue: Queue::new(config.experiment.drop_frames),
+            recovery: Recovery::new(&config),
             events: VecDeque::new(),
             outcomes: Vec::new(),
             handled_at: Instant::ZERO,
@@ -100,7 +94,7 @@ impl Sender {
     }
 
     pub(crate) fn liveness(&self, now: Instant, path: PathId) -> Option<Liveness> {
-        Some(self.paths.get(path)?.liveness(now, &self.config))
+        Some(self.paths.get(path)?.liveness(now))
     }
 
     /// Returns the rank of a path for acknowledgements, the lowest being the best, and the maximum
@@ -112,7 +106,7 @@ impl Sender {
         path: PathId,
     ) -> Option<((bool, Duration), usize)> {
         let path = self.paths.get(path)?;
-        let is_silent = path.liveness(now, &self.config) == Liveness::Silent;
+        let is_silent = path.liveness(now) == Liveness::Silent;
         let rtt = path.state.rtt.smoothed;
         let rtt = if rtt.is_zero() { Duration::MAX } else { rtt };
         let size = path.state.datagram_size;
@@ -230,7 +224,7 @@ impl Sender {
             };
             known
                 .transmissions
-                .detect_losses(now, loss, self.config.ack_delay, &mut self.outcomes);
+                .detect_losses(now, loss, ACK_DELAY, &mut self.outcomes);
             self.apply_outcomes(now, path);
             self.detect_stragglers(now, path);
         }
@@ -273,11 +267,11 @@ impl Sender {
         else {
             return;
         };
-        let is_delivering = known.liveness(now, &self.config) == Liveness::Delivering;
+        let is_delivering = known.liveness(now) == Liveness::Delivering;
         let has_room = !self.queue.is_backlogged() && !is_delivering;
         let max_missing = match has_room {
             true => 1.0,
-            false => self.config.straggler_share,
+            false => self.config.experiment.straggler_share,
         };
         let packets = self.recovery.packets();
         let is_worth = |id| {
@@ -295,7 +289,7 @@ impl Sender {
     fn straggler_delay(&self) -> Option<Duration> {
         let recovers = matches!(self.recovery.method(), RecoveryMethod::OneShot { .. });
         let is_early = matches!(self.loss, LossRule::Quality(_));
-        let delay = self.config.straggler_delay;
+        let delay = self.config.experiment.straggler_delay;
         let are_lost = recovers && is_early && delay < Duration::MAX;
         (are_lost && self.recovery.packets().has_complete_frames()).then_some(delay)
     }
@@ -309,8 +303,7 @@ impl Sender {
         let (handled_at, config) = (self.handled_at, &self.config);
         let paths = self.paths.iter_mut();
         let paths = paths.flat_map(|path| {
-            let delayed =
-                straggler_delay.map(|delay| path.straggler_timers(handled_at, delay, config));
+            let delayed = straggler_delay.map(|delay| path.straggler_timers(handled_at, delay));
             let timers = path.timers(handled_at, loss, config);
             timers.into_iter().chain(delayed.into_iter().flatten())
         });
@@ -320,7 +313,7 @@ impl Sender {
     fn loss_rule(&self) -> LossRule {
         match self.loss {
             LossRule::Quality(_) if self.queue.is_backlogged() => {
-                LossRule::Quality(self.config.loss_threshold_waiting)
+                LossRule::Quality(self.config.experiment.loss_threshold_waiting)
             }
             rule => rule,
         }
@@ -381,7 +374,7 @@ impl Sender {
 /// Resets what a silence has changed. The losses during it do not predict later ones.
 fn end_silence(path: &mut Path, now: Instant, config: &Config, is_idle: bool) {
     path.probe_soon(now, config, is_idle);
-    if config.scheme == Scheme::Xnc {
+    if config.experiment.forgets_silence {
         path.transmissions.reset_loss();
     }
 }

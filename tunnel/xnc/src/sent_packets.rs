@@ -27,20 +27,22 @@ pub struct Hint {
 
 /// A packet that was sent at least once.
 #[derive(Debug)]
-pub(crate) struct SentPacket {
-    pub(crate) bytes: Bytes,
+pub struct SentPacket {
+    /// The content.
+    pub bytes: Bytes,
     pub(crate) hint: Hint,
     /// When the application passed the packet to the sender.
-    pub(crate) queued_at: Instant,
+    pub queued_at: Instant,
     /// The number of transmissions of unknown fate.
     pub(crate) in_flight: u32,
-    pub(crate) fate: Fate,
+    /// What is known of its arrival.
+    pub fate: Fate,
     /// The number of shots since it was lost.
     pub(crate) shots: u32,
     /// Whether it counts as lost as a straggler, and no shot for it has failed.
     pub(crate) straggles: bool,
     /// The path of the last transmission.
-    pub(crate) path: Option<PathId>,
+    pub path: Option<PathId>,
     /// The number of its encoding range.
     pub(crate) range: u64,
     frame: u64,
@@ -53,8 +55,9 @@ impl SentPacket {
     }
 }
 
+/// What is known of the arrival of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Fate {
+pub enum Fate {
     /// In flight.
     Sent,
     /// Lost, waiting for recovery.
@@ -68,14 +71,15 @@ pub(crate) enum Fate {
 }
 
 impl Fate {
-    pub(crate) fn is_settled(self) -> bool {
+    /// Returns whether nothing more is done for the packet.
+    pub fn is_settled(self) -> bool {
         matches!(self, Fate::Delivered | Fate::GivenUp)
     }
 }
 
 /// The packets that were sent and may have to be recovered.
 #[derive(Debug, Default)]
-pub(crate) struct SentPackets {
+pub struct SentPackets {
     packets: VecDeque<SentPacket>,
     /// The number of the first element of `packets`.
     first: u64,
@@ -113,12 +117,12 @@ impl Frame {
 
 impl SentPackets {
     /// Returns the number of the next packet.
-    pub(crate) fn next(&self) -> u64 {
+    pub fn next(&self) -> u64 {
         self.first + self.packets.len() as u64
     }
 
     /// Returns the number of the first stored packet.
-    pub(crate) fn first(&self) -> u64 {
+    pub fn first(&self) -> u64 {
         self.first
     }
 
@@ -127,11 +131,12 @@ impl SentPackets {
     }
 
     /// Returns the cost of the stored packets.
-    pub(crate) fn bytes(&self) -> u64 {
+    pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    pub(crate) fn get(&self, id: u64) -> Option<&SentPacket> {
+    /// Returns a stored packet.
+    pub fn get(&self, id: u64) -> Option<&SentPacket> {
         self.packets
             .get(usize::try_from(id.checked_sub(self.first)?).ok()?)
     }
@@ -142,12 +147,12 @@ impl SentPackets {
     }
 
     /// Returns the stored packets with their numbers, the oldest first.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, &SentPacket)> {
+    pub fn iter(&self) -> impl Iterator<Item = (u64, &SentPacket)> {
         (self.first..).zip(&self.packets)
     }
 
     /// Returns the stored packets with these numbers.
-    pub(crate) fn in_range(&self, ids: Range<u64>) -> impl Iterator<Item = (u64, &SentPacket)> {
+    pub fn in_range(&self, ids: Range<u64>) -> impl Iterator<Item = (u64, &SentPacket)> {
         ids.filter_map(|id| Some((id, self.get(id)?)))
     }
 

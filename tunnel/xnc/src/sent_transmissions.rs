@@ -12,7 +12,7 @@ use std::time::Duration;
 
 /// Bytes that QUIC adds to a frame: a short header with an 8-byte connection ID, a packet number,
 /// the type and length of the datagram frame, and the AEAD tag.
-pub(crate) const QUIC_OVERHEAD: u64 = 32;
+pub const QUIC_OVERHEAD: u64 = 32;
 
 /// The maximum number of transmissions that may be unacknowledged. It is less than half of what 16
 /// bits can distinguish, so the receiver always expands truncated numbers correctly.

@@ -1,9 +1,13 @@
 //! The memory of a session: little when idle, whatever happened before, and never above the limit.
 
+#[path = "support/configs.rs"]
+mod configs;
+
 use bytes::Bytes;
 use cap::Cap;
+use configs::{configs, reliable};
 use hawser_units::{ByteSize, Ecn, Instant, PathId};
-use hawser_xnc::{Config, Endpoint, Hint, PathState, Rtt, Scheme};
+use hawser_xnc::{Config, Endpoint, Hint, PathState, Rtt};
 use proptest::prelude::*;
 use std::alloc::System;
 use std::collections::VecDeque;
@@ -98,14 +102,14 @@ fn busy_then_idle(config: &Config, packets: usize) -> [Endpoint; 2] {
 #[test]
 fn an_idle_end_is_small() {
     let _alone = alone();
-    for scheme in [Scheme::Xnc, Scheme::MinRtt, Scheme::Fec] {
-        let (ends, cost) = cost_of(|| busy_then_idle(&Config::of(scheme), 80));
+    for config in [Config::default(), reliable()] {
+        let (ends, cost) = cost_of(|| busy_then_idle(&config, 80));
         assert!(
             ends[0].stats().sender.delivered > 70_000,
-            "{scheme}: {:?}",
+            "{:?}",
             ends[0].stats().sender
         );
-        assert!(cost < 2 * 110_000, "{scheme}: {cost} bytes for two ends");
+        assert!(cost < 2 * 110_000, "{cost} bytes for two ends");
     }
 }
 
@@ -159,8 +163,8 @@ fn packets_held_for_reordering_stay_within_the_limit() {
     let _alone = alone();
     let held = || {
         let mut end = end(Config {
-            reorder: Some(Duration::MAX),
-            ..Config::of(Scheme::MinRtt)
+            packet_memory: ByteSize(4 << 20),
+            ..reliable()
         });
         for number in 1..100_000 {
             let now = Instant::ZERO + MS;
@@ -171,7 +175,7 @@ fn packets_held_for_reordering_stay_within_the_limit() {
         end
     };
     let (_end, cost) = cost_of(held);
-    let allowed = 2 * Config::of(Scheme::MinRtt).packet_memory.0 as usize;
+    let allowed = 2 * (4 << 20);
     assert!(cost < allowed, "{cost} bytes");
 }
 
@@ -201,17 +205,17 @@ fn waiting_packets_stay_within_the_limit() {
 #[test]
 fn unacknowledged_pings_are_forgotten() {
     let _alone = alone();
-    for scheme in Scheme::ALL {
+    for config in configs() {
         let an_hour = || {
-            let mut end = end(Config::of(scheme));
+            let mut end = end(config.clone());
             end.handle_packet(Instant::ZERO, vec![7; 1000], Hint::default())
                 .unwrap();
             (0..3600 * 50).for_each(|step| turn(&mut end, Instant::ZERO + step * 20 * MS));
             end
         };
         let (end, cost) = cost_of(an_hour);
-        assert!(end.stats().sender.paths[0].pings > 30_000, "{scheme}");
-        assert!(cost < 100_000, "{scheme}: {cost} bytes");
+        assert!(end.stats().sender.paths[0].pings > 30_000);
+        assert!(cost < 100_000, "{cost} bytes");
     }
 }
 

@@ -2,10 +2,12 @@
 
 use super::drive::Technology;
 use super::video::BITRATE;
+use crate::rivals::schemes;
 use anyhow::{Context, Result};
 use hawser_coding::kernel::Kernel;
 use hawser_units::Bitrate;
-use hawser_xnc::{Config, LossDetection, Scheme};
+use hawser_xnc::Config;
+use hawser_xnc::experiment::{LossDetection, RecoveryMethod};
 use std::time::Duration;
 
 /// Our scheme.
@@ -162,10 +164,9 @@ impl Sender {
 
 fn config(case: &str) -> Result<Config> {
     if let Some(scheme) = case.strip_suffix("-with-frame-dropping") {
-        return Ok(Config {
-            drop_frames: true,
-            ..Config::of(scheme.parse::<Scheme>()?)
-        });
+        let mut config = schemes::config(scheme)?;
+        config.experiment.drop_frames = true;
+        return Ok(config);
     }
     if let Some(change) = case.strip_prefix("xnc-with-") {
         let mut config = Config::default();
@@ -173,19 +174,20 @@ fn config(case: &str) -> Result<Config> {
         return Ok(config);
     }
     let Some((scheme, part)) = case.split_once("-without-") else {
-        return Ok(Config::of(case.parse::<Scheme>()?));
+        return schemes::config(case);
     };
-    let mut config = Config::of(scheme.parse::<Scheme>()?);
+    let mut config = schemes::config(scheme)?;
+    let experiment = &mut config.experiment;
     match part {
-        "early-loss" => config.loss_detection = LossDetection::Quic,
-        "frame-dropping" => config.drop_frames = false,
+        "early-loss" => experiment.loss_detection = LossDetection::Quic,
+        "frame-dropping" => experiment.drop_frames = false,
         "queue-target" => {
-            config.queue_target = Duration::MAX;
-            config.queue_target_shared = Duration::MAX;
+            experiment.queue_target = Duration::MAX;
+            experiment.queue_target_shared = Duration::MAX;
         }
-        "stragglers" => config.straggler_delay = Duration::MAX,
-        "repeated-shots" => config.shots = 1,
-        "coding" => config.coded = false,
+        "stragglers" => experiment.straggler_delay = Duration::MAX,
+        "repeated-shots" => experiment.shots = 1,
+        "coding" => experiment.recovery = RecoveryMethod::OneShot { coded: false },
         "simd" => config.kernel = Kernel::scalar(),
         _ => anyhow::bail!("XNC has no part `{part}`"),
     }
@@ -199,21 +201,22 @@ fn tune(config: &mut Config, change: &str) -> Result<()> {
         let ms = value.strip_suffix("ms").context("no time in ms")?;
         Ok(Duration::from_millis(ms.parse()?))
     };
+    let experiment = &mut config.experiment;
     match constant {
-        "loss-threshold" => config.loss_threshold = time()?,
-        "loss-threshold-waiting" => config.loss_threshold_waiting = time()?,
-        "straggler-delay" => config.straggler_delay = time()?,
+        "loss-threshold" => experiment.loss_threshold = time()?,
+        "loss-threshold-waiting" => experiment.loss_threshold_waiting = time()?,
+        "straggler-delay" => experiment.straggler_delay = time()?,
         "straggler-share" => {
             let percent = value.strip_suffix('%').context("no share in %")?;
-            config.straggler_share = percent.parse::<f64>()? / 100.0;
+            experiment.straggler_share = percent.parse::<f64>()? / 100.0;
         }
-        "range-packets" => config.range_packets = value.parse()?,
+        "range-packets" => experiment.range_packets = value.parse()?,
         "extra-packets" => config.extra_packets = value.parse()?,
-        "shots" => config.shots = value.parse()?,
-        "queue-target" => config.queue_target = time()?,
-        "max-path-backlog" => config.max_path_backlog = time()?,
-        "max-frame-queue-delay" => config.max_frame_queue_delay = time()?,
-        "delivered-within" => config.delivered_within = time()?,
+        "shots" => experiment.shots = value.parse()?,
+        "queue-target" => experiment.queue_target = time()?,
+        "max-path-backlog" => experiment.max_path_backlog = time()?,
+        "max-frame-queue-delay" => experiment.max_frame_queue_delay = time()?,
+        "delivered-within" => experiment.delivered_within = time()?,
         _ => anyhow::bail!("no constant `{constant}`"),
     }
     Ok(())

@@ -2,11 +2,11 @@
 
 use super::framing::{READ_TIMEOUT, prepare, with_length};
 use super::tunnel::{self, CLOUD, Tunnel};
+use crate::rivals::schemes;
 use anyhow::{Context, Result};
 use hawser_testbed::topology::{End, Lab};
 use hawser_testbed::tunnel::route_to_server;
 use hawser_tunnel::status::SessionStatus;
-use hawser_xnc::Scheme;
 use socket2::{Domain, Protocol, Socket, Type};
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpStream, UdpSocket};
@@ -28,7 +28,7 @@ const SUBFLOW_SETUP_TIME: Duration = Duration::from_secs(2);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Route {
     /// The tunnel with a scheme.
-    Tunnel(Scheme),
+    Tunnel(&'static str),
     /// UDP over each uplink separately. All uplinks are measured at the same time, because they do
     /// not influence each other.
     Single,
@@ -72,7 +72,11 @@ impl Route {
         Ok(match name {
             "single" => Route::Single,
             "mptcp" => Route::Mptcp,
-            name => Route::Tunnel(name.parse()?),
+            name => {
+                let mut schemes = schemes::NAMES.into_iter();
+                let scheme = schemes.find(|scheme| *scheme == name);
+                Route::Tunnel(scheme.with_context(|| format!("there is no scheme `{name}`"))?)
+            }
         })
     }
 
@@ -239,7 +243,7 @@ fn connect_mptcp(lab: &Lab, cloud: SocketAddr) -> Result<(TcpStream, TcpStream)>
 }
 
 fn over_tunnel(
-    scheme: Scheme,
+    scheme: &str,
     lab: &Lab,
     port: u16,
     binary: &Path,

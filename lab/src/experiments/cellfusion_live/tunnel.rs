@@ -1,3 +1,4 @@
+use crate::rivals::schemes;
 use anyhow::{Context, Result, bail};
 use hawser_io::interface;
 use hawser_testbed::certificates;
@@ -7,7 +8,7 @@ use hawser_testbed::process::Process;
 use hawser_testbed::topology::Lab;
 use hawser_testbed::tunnel::SERVER;
 use hawser_tunnel::status::{SessionStatus, Status};
-use hawser_xnc::Scheme;
+use std::env;
 use std::fs;
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
@@ -41,17 +42,24 @@ pub(super) struct Tunnel {
 
 impl Tunnel {
     /// Starts client and server and waits until they are connected over every path that works.
-    pub(super) fn start(
-        scheme: Scheme,
-        lab: &Lab,
-        binary: &Path,
-        directory: &Path,
-    ) -> Result<Self> {
+    pub(super) fn start(scheme: &str, lab: &Lab, binary: &Path, directory: &Path) -> Result<Self> {
         certificates::write(directory, &[NAME])?;
-        let (server, client) = (server_config(scheme, directory), client_config(directory));
+        let (server, client) = (server_config(directory), client_config(directory));
         let mut tunnel = Tunnel {
-            _server: spawn(lab.egress(), binary, directory, "server", &server)?,
-            client: spawn(lab.ingress(), binary, directory, "client", &client)?,
+            _server: spawn(
+                lab.egress(),
+                command(scheme, binary)?,
+                directory,
+                "server",
+                &server,
+            )?,
+            client: spawn(
+                lab.ingress(),
+                command(scheme, binary)?,
+                directory,
+                "client",
+                &client,
+            )?,
             directory: directory.to_owned(),
         };
         tunnel.wait(lab)?;
@@ -100,24 +108,35 @@ impl Tunnel {
 
 fn spawn(
     namespace: &Namespace,
-    binary: &Path,
+    mut command: Command,
     directory: &Path,
     role: &str,
     text: &str,
 ) -> Result<Process> {
     let config = directory.join(format!("{role}.toml"));
     fs::write(&config, text).with_context(|| format!("cannot write {}", config.display()))?;
-    let mut command = Command::new(binary);
-    command.args(["tunnel", role, "--config"]).arg(&config);
+    command.args([role, "--config"]).arg(&config);
     redirect(&mut command, &directory.join(format!("{role}.log")))?;
     Ok(Process::spawn(namespace, command)?)
 }
 
-fn server_config(scheme: Scheme, directory: &Path) -> String {
+/// Returns the start of the command line of an end: of the product, or of this program, which has the
+/// other schemes.
+fn command(scheme: &str, binary: &Path) -> Result<Command> {
+    if scheme == schemes::NAMES[0] {
+        let mut command = Command::new(binary);
+        command.arg("tunnel");
+        return Ok(command);
+    }
+    let mut command = Command::new(env::current_exe()?);
+    command.args(["tunnel", scheme]);
+    Ok(command)
+}
+
+fn server_config(directory: &Path) -> String {
     format!(
-        "[tunnel]\naddresses = [\"10.77.0.0/16\"]\nnat = false\n{}[coding]\nscheme = \"{}\"\n",
-        common("server", directory),
-        scheme.name()
+        "[tunnel]\naddresses = [\"10.77.0.0/16\"]\nnat = false\n{}",
+        common("server", directory)
     )
 }
 

@@ -14,7 +14,7 @@ use std::time::Duration;
 use toml::Spanned;
 
 /// The configuration of a tunnel client.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct ClientConfig {
     /// The settings that client and server share.
     pub common: Common,
@@ -60,6 +60,8 @@ pub struct ClientConfig {
     pub sizes_file: PathBuf,
     /// The interfaces that may be used.
     pub uplinks: Vec<UplinkRule>,
+    /// The parameters of the transport that the server does not set.
+    pub transport: hawser_xnc::Config,
 }
 
 impl ClientConfig {
@@ -269,6 +271,7 @@ impl ClientConfig {
         let checked = intervals.check_intervals();
         checked.map_err(|error| source.wrong(&file.tunnel, error))?;
         Ok(ClientConfig {
+            transport: hawser_xnc::Config::default(),
             common: super::common(&source, &tunnel.into(), &file.tunnel, &file.tls)?,
             session_timeout: super::session_timeout(
                 &source,

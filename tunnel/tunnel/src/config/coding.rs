@@ -1,19 +1,16 @@
-use super::Tuning;
 use super::parameter::{InvalidParameter, TIME_MS, kilobytes, set};
 use hawser_units::ByteSize;
-use hawser_xnc::{Config, Scheme, UnknownScheme};
+use hawser_xnc::Config;
 use serde::{Deserialize, Serialize};
 use std::convert::identity;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-/// `[coding]` of a server's file: how packets are sent and recovered. A key that is not given has
-/// the default of the scheme.
+/// `[coding]` of a server's file: how packets are sent and recovered. The server sends it to its
+/// clients.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Coding {
-    /// The name of the scheme; `xnc` by default.
-    pub scheme: Option<String>,
     /// The method to recognize the end of a video frame.
     pub frame_boundary: FrameBoundary,
     /// Whether urgent packets are sent over the two best uplinks at once.
@@ -62,30 +59,6 @@ pub enum Duplicate {
     Urgent,
 }
 
-/// The parameters of both ends, which the server sends to its clients in one table.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Parameters {
-    /// The operator's choice.
-    #[serde(flatten)]
-    pub coding: Coding,
-    /// The choice of an experiment; empty in production.
-    #[serde(flatten)]
-    pub tuning: Tuning,
-}
-
-impl Parameters {
-    /// Returns the configuration of an endpoint.
-    ///
-    /// # Errors
-    /// If the scheme is unknown or a number is out of range.
-    pub fn config(&self) -> Result<Config, InvalidParameter> {
-        let mut config = self.coding.config()?;
-        self.tuning.apply_to(&mut config)?;
-        Ok(config)
-    }
-}
-
 /// The valid intervals of probes on an idle path, which must not cost much, in milliseconds.
 const PROBE_MS: RangeInclusive<u64> = 10..=10_000;
 
@@ -97,9 +70,12 @@ const QUEUE_LIMIT: ByteSize = ByteSize(4_000_000);
 const PACKET_MEMORY: ByteSize = ByteSize(16_000_000);
 
 impl Coding {
-    /// Returns the configuration of an endpoint without a tuning.
-    fn config(&self) -> Result<Config, InvalidParameter> {
-        let mut config = Config::of(self.scheme()?);
+    /// Returns the parameters of an endpoint; `transport` are those that are not given.
+    ///
+    /// # Errors
+    /// If a number is out of range.
+    pub fn config(&self, transport: &Config) -> Result<Config, InvalidParameter> {
+        let mut config = transport.clone();
         config.duplicate_urgent = self.duplicate == Duplicate::Urgent;
         config.queue_limit = QUEUE_LIMIT;
         config.packet_memory = config.packet_memory.min(PACKET_MEMORY);
@@ -112,10 +88,6 @@ impl Coding {
         set!(self, config, 256..=262_144, kilobytes, packet_memory_kb => packet_memory);
         Ok(config)
     }
-
-    fn scheme(&self) -> Result<Scheme, UnknownScheme> {
-        self.scheme.as_deref().map_or(Ok(Scheme::Xnc), str::parse)
-    }
 }
 
 /// Returns the longest time in the reordering buffer; `None` if it is disabled.
@@ -127,19 +99,17 @@ fn reordering(ms: u64) -> Option<Duration> {
 mod tests {
     use super::*;
 
-    fn parameters(coding: &str, tuning: &str) -> Parameters {
-        Parameters {
-            coding: toml::from_str(coding).unwrap(),
-            tuning: toml::from_str(tuning).unwrap(),
-        }
+    fn parsed(coding: &str) -> Result<Config, InvalidParameter> {
+        let coding: Coding = toml::from_str(coding).unwrap();
+        coding.config(&Config::default())
     }
 
     fn config(coding: &str) -> Config {
-        parameters(coding, "").config().unwrap()
+        parsed(coding).unwrap()
     }
 
     #[test]
-    fn nothing_given_is_the_paper_s() {
+    fn nothing_given_is_the_default_with_less_memory() {
         let ours = Config {
             queue_limit: Config::default().queue_limit,
             packet_memory: Config::default().packet_memory,
@@ -151,7 +121,7 @@ mod tests {
     #[test]
     fn each_key_of_an_operator_sets_its_parameter() {
         let given = config(
-            "scheme = 'fec'\nframe_boundary = 'none'\nduplicate = 'urgent'\nreorder_ms = 1\nmax_queue_delay_ms = 2\n\
+            "frame_boundary = 'none'\nduplicate = 'urgent'\nreorder_ms = 1\nmax_queue_delay_ms = 2\n\
              expiry_ms = 3\nextra_packets = 4\nprobe_idle_ms = 50\nprobe_rest_ms = 60\npacket_memory_kb = 700",
         );
         let expected = Config {
@@ -163,15 +133,23 @@ mod tests {
             probe_idle: Duration::from_millis(50),
             probe_rest: Duration::from_millis(60),
             packet_memory: ByteSize(700_000),
-            ..config("scheme = 'fec'")
+            ..config("")
         };
         assert_eq!(given, expected);
     }
 
     #[test]
     fn a_reordering_time_of_zero_disables_the_default() {
-        assert_eq!(config("scheme = 'minrtt'").reorder, Some(Duration::MAX));
-        assert_eq!(config("scheme = 'minrtt'\nreorder_ms = 0").reorder, None);
+        let in_order = Config {
+            reorder: Some(Duration::MAX),
+            ..Config::default()
+        };
+        let coding: Coding = toml::from_str("reorder_ms = 0").unwrap();
+        assert_eq!(coding.config(&in_order).unwrap().reorder, None);
+        assert_eq!(
+            Coding::default().config(&in_order).unwrap().reorder,
+            in_order.reorder
+        );
     }
 
     #[test]
@@ -179,17 +157,11 @@ mod tests {
         let memory = |coding| config(coding).packet_memory;
         assert_eq!(memory(""), ByteSize(16_000_000));
         assert_eq!(memory("packet_memory_kb = 1000"), ByteSize(1_000_000));
-        assert!(memory("scheme = 'minrtt'") <= Config::of(Scheme::MinRtt).packet_memory);
     }
 
     #[test]
     fn a_value_out_of_range_is_rejected_with_the_range() {
-        let error = |coding, tuning| {
-            let error = parameters(coding, tuning).config().unwrap_err();
-            error.to_string()
-        };
         for (coding, expected) in [
-            ("scheme = 'best'", "unknown scheme `best`"),
             ("reorder_ms = 10001", "reorder_ms is 0 to 10000"),
             ("expiry_ms = 0", "expiry_ms is 1 to 10000"),
             ("extra_packets = 64", "extra_packets is 0 to 63"),
@@ -200,45 +172,7 @@ mod tests {
                 "packet_memory_kb is 256 to 262144",
             ),
         ] {
-            assert_eq!(error(coding, ""), expected);
+            assert_eq!(parsed(coding).unwrap_err().to_string(), expected);
         }
-        for (tuning, expected) in [
-            ("range_packets = 64", "range_packets is 1 to 63"),
-            ("shots = 11", "shots is 1 to 10"),
-            ("path_share = nan", "path_share is 1.0 to 10.0"),
-            ("straggler_share = 1.1", "straggler_share is 0.0 to 1.0"),
-            ("ack_delay_ms = 0", "ack_delay_ms is 1 to 10000"),
-            ("queue_kb = 0", "queue_kb is 64 to 65536"),
-        ] {
-            assert_eq!(error("", tuning), expected);
-        }
-    }
-
-    #[test]
-    fn an_operator_cannot_set_the_parameters_of_experiments() {
-        let tuning = serde_json::to_value(Tuning::default()).unwrap();
-        for key in tuning.as_object().unwrap().keys() {
-            let error = toml::from_str::<Coding>(&format!("{key} = 1")).unwrap_err();
-            let expected =
-                format!("unknown field `{key}`, expected one of `scheme`, `frame_boundary`");
-            assert!(error.to_string().contains(&expected), "{error}");
-        }
-    }
-
-    #[test]
-    fn parameters_are_sent_in_one_table() {
-        let sent = parameters("expiry_ms = 500", "shots = 2\ncodel_target_ms = 5");
-        let table = serde_json::to_value(&sent).unwrap();
-        for (key, value) in [("expiry_ms", 500), ("shots", 2), ("codel_target_ms", 5)] {
-            assert_eq!(table[key], value, "{key}");
-        }
-        assert_eq!(serde_json::from_value::<Parameters>(table).unwrap(), sent);
-        let empty: Parameters = serde_json::from_str("{}").unwrap();
-        assert_eq!(empty, Parameters::default());
-        let error = serde_json::from_str::<Parameters>(r#"{"shots":2,"speed":1}"#).unwrap_err();
-        assert!(
-            error.to_string().contains("unknown field `speed`"),
-            "{error}"
-        );
     }
 }

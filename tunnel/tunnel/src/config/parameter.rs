@@ -1,24 +1,17 @@
-//! How the numbers of `[coding]` and `[tuning]` are checked and set.
+//! How the numbers of `[coding]` are checked and set.
 
 use hawser_units::ByteSize;
-use hawser_xnc::UnknownScheme;
 use std::fmt::Debug;
 use std::ops::RangeInclusive;
 
-/// Invalid parameters.
+/// A number out of range.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum InvalidParameter {
-    /// An unknown scheme.
-    #[error("{0}")]
-    Scheme(#[from] UnknownScheme),
-    /// A number out of range.
-    #[error("{key} is {allowed}")]
-    Range {
-        /// The key.
-        key: &'static str,
-        /// The valid range.
-        allowed: String,
-    },
+#[error("{key} is {allowed}")]
+pub struct InvalidParameter {
+    /// The key.
+    pub key: &'static str,
+    /// The valid range.
+    pub allowed: String,
 }
 
 /// Sets fields of `$config` to the values of `$table` that are given and within `$allowed`,
@@ -45,7 +38,7 @@ pub(super) fn within<T: PartialOrd + Debug>(
         return Ok(given);
     }
     let allowed = format!("{:?} to {:?}", allowed.start(), allowed.end());
-    Err(InvalidParameter::Range { key, allowed })
+    Err(InvalidParameter { key, allowed })
 }
 
 /// Converts a number of kilobytes.

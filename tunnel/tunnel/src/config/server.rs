@@ -1,6 +1,6 @@
 use super::{
-    Coding, Common, ConfigError, DEFAULT_PORT, OUTER_MTU, Parameters, Prefix, Shared, Source, Tls,
-    Tuning, default_interface, default_mtu, default_state,
+    Coding, Common, ConfigError, DEFAULT_PORT, OUTER_MTU, Prefix, Shared, Source, Tls,
+    default_interface, default_mtu, default_state,
 };
 use hawser_client::Controller;
 use hawser_model::at_most_one_of_each_family;
@@ -49,7 +49,9 @@ pub struct ServerConfig {
     /// The controller that lists this server for clients and decides which clients are admitted.
     pub registration: Option<Registration>,
     /// The parameters of the coded transport, here and at the clients.
-    pub parameters: Parameters,
+    pub coding: Coding,
+    /// The parameters of the transport that `coding` does not set.
+    pub transport: hawser_xnc::Config,
 }
 
 /// The registration of this server with a controller.
@@ -271,9 +273,8 @@ fn yes() -> bool {
 }
 
 impl ServerConfig {
-    /// Reads and validates a configuration file, and the tuning of an experiment. Paths in the
-    /// configuration are relative to its directory.
-    pub fn read(path: &Path, tuning: Option<&Path>) -> Result<Self, ConfigError> {
+    /// Reads and validates a configuration file. Paths in it are relative to its directory.
+    pub fn read(path: &Path) -> Result<Self, ConfigError> {
         let source = Source::read(path)?;
         let file: File = source.parse()?;
         let tunnel = file.tunnel.get_ref();
@@ -283,7 +284,8 @@ impl ServerConfig {
             Some(entry) => Some(registration(&source, entry, &file.tls, tunnel)?),
             None => None,
         };
-        let parameters = parameters(&source, file.coding.as_ref(), tuning)?;
+        let transport = hawser_xnc::Config::default();
+        let coding = coding(&source, file.coding.as_ref(), &transport)?;
         Ok(ServerConfig {
             common: super::common(&source, &tunnel.into(), &file.tunnel, &file.tls)?,
             listen: tunnel.listen.clone(),
@@ -303,7 +305,8 @@ impl ServerConfig {
             memory: ByteSize(tunnel.memory_mb.unwrap_or_else(default_memory_mb) * 1_000_000),
             client_list: client_list(&source, &file)?,
             registration,
-            parameters,
+            coding,
+            transport,
         })
     }
 
@@ -388,22 +391,17 @@ fn check_admission(source: &Source<'_>, file: &File) -> Result<(), ConfigError> 
     Ok(())
 }
 
-/// Combines `[coding]` with the tuning of an experiment.
-fn parameters(
+fn coding(
     source: &Source<'_>,
-    coding: Option<&Spanned<Coding>>,
-    tuning: Option<&Path>,
-) -> Result<Parameters, ConfigError> {
-    let mut parameters = Parameters::default();
-    if let Some(coding) = coding {
-        parameters.coding = coding.get_ref().clone();
-        let checked = parameters.config();
-        checked.map_err(|error| source.wrong(coding, error.to_string()))?;
-    }
-    if let Some(path) = tuning {
-        parameters.tuning = Tuning::read(path)?;
-    }
-    Ok(parameters)
+    entry: Option<&Spanned<Coding>>,
+    transport: &hawser_xnc::Config,
+) -> Result<Coding, ConfigError> {
+    let Some(entry) = entry else {
+        return Ok(Coding::default());
+    };
+    let checked = entry.get_ref().config(transport);
+    checked.map_err(|error| source.wrong(entry, error.to_string()))?;
+    Ok(entry.get_ref().clone())
 }
 
 fn registration(

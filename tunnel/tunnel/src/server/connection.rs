@@ -369,7 +369,7 @@ fn opened(server: &Server, open: &OpenSession) -> Opened {
             .collect(),
         server_addresses: server.registry.own_ips(),
         mtu: config.common.mtu,
-        coding: config.parameters.clone(),
+        coding: config.coding.clone(),
     }
 }
 
@@ -383,10 +383,10 @@ fn start_session(
     let routed = addresses.to_vec();
     session::start(Settings {
         coding: config
-            .parameters
-            .config()
+            .coding
+            .config(&config.transport)
             .expect("the configuration was checked"),
-        frame_boundary: config.parameters.coding.frame_boundary,
+        frame_boundary: config.coding.frame_boundary,
         device: Arc::clone(&server.device),
         admission: admission(server, addresses),
         claim: server.budget.claim(),

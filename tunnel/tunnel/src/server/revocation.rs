@@ -11,8 +11,7 @@ impl Server {
     /// Reads the configuration file again and applies its list of clients. A file that is not valid
     /// changes nothing.
     pub(super) fn reload_clients(&self) {
-        let (path, tuning) = (&self.files.config, self.files.tuning.as_deref());
-        let outcome = ServerConfig::read(path, tuning).map(|config| self.apply(config));
+        let outcome = ServerConfig::read(&self.file).map(|config| self.apply(config));
         let rejected = outcome
             .err()
             .map(|error| Line::of_output(error.to_string().as_bytes()).into_string());
@@ -25,6 +24,7 @@ impl Server {
 
     fn apply(&self, mut config: ServerConfig) {
         let list = std::mem::replace(&mut config.client_list, self.config.client_list.clone());
+        config.transport.clone_from(&self.config.transport);
         // Everything but the list.
         if config != self.config {
             warn!("other settings than the list of clients have changed: they need a restart");

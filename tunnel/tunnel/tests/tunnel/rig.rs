@@ -179,17 +179,6 @@ impl Rig {
         self.server_with(number, more, &format!("{tls}{sections}"))
     }
 
-    /// Starts a server with the tuning of an experiment and additional sections; waits until it
-    /// serves.
-    pub(crate) fn server_with_tuning(&self, number: usize, tuning: &str, sections: &str) -> End {
-        let name = ["one", "two"][number];
-        let tls = self.authority.credentials(self.folder.path(), name);
-        let file = self.path("tuning.toml");
-        fs::write(&file, tuning).unwrap();
-        let role = format!("server --tuning {}", file.display());
-        self.start_server(number, &role, "", &format!("{tls}{sections}"))
-    }
-
     pub(crate) fn server_with(&self, number: usize, more: &str, sections: &str) -> End {
         self.start_server(number, "server", more, sections)
     }

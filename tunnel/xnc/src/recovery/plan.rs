@@ -1,7 +1,7 @@
 //! Planning: which content is sent over which paths, and until when that is useful.
 
 use super::shot::{Shot, needed, spread, whole_shares};
-use super::{CODED_OVERHEAD, Recovery, RecoveryMethod};
+use super::{CODED_OVERHEAD, RECOVERY_DELAY, Recovery, RecoveryMethod};
 use crate::memory::shrink_if_sparse;
 use crate::path::Paths;
 use crate::sent_packets::{Fate, SentPacket};
@@ -74,7 +74,7 @@ impl Recovery {
     /// wait, windows never open that far, and the shot would expire before it is sent. Unless
     /// shots are whole, they therefore start with the first window, before all new packets.
     fn plan_shot(&mut self, now: Instant, number: u64, paths: &Paths) -> bool {
-        if self.config.whole_shots {
+        if self.config.experiment.whole_shots {
             return self.plan_whole_shot(now, number, paths);
         }
         let Some(mut shot) = self.current_shot(now, number) else {
@@ -118,7 +118,7 @@ impl Recovery {
         };
         let needed = needed(lost, self.config.extra_packets);
         let rooms = self.open_rooms(&shot, paths);
-        let Some(shares) = whole_shares(needed, self.config.path_share, &rooms) else {
+        let Some(shares) = whole_shares(needed, self.config.experiment.path_share, &rooms) else {
             return false;
         };
         for id in run {
@@ -179,7 +179,7 @@ impl Recovery {
         if !self.missing(number).any(|(_, packet)| is_lost(packet)) {
             return None;
         }
-        if self.config.shots == 1 {
+        if self.config.experiment.shots == 1 {
             self.forget_shot(number);
         }
         let (wanted, stale) = self.split_by_use(now, number);
@@ -312,7 +312,7 @@ impl Recovery {
         range.shot.unsent = 0;
         let mut members = self.packets.in_range(range.ids());
         let has_lost = members.any(|(_, packet)| packet.fate == Fate::Lost);
-        let again = now + self.config.recovery_delay;
+        let again = now + RECOVERY_DELAY;
         self.ranges.set_recovery(number, has_lost.then_some(again));
     }
 

@@ -62,8 +62,8 @@ impl EncodingRanges {
             ranges: VecDeque::new(),
             first: 0,
             with_losses: BTreeSet::new(),
-            max_packets: config.range_packets.clamp(1, 63) as u64,
-            max_span: config.range_span,
+            max_packets: config.experiment.range_packets.clamp(1, 63) as u64,
+            max_span: config.experiment.range_span,
         }
     }
 

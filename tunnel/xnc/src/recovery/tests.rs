@@ -1,4 +1,5 @@
 use super::*;
+use crate::experiment::Experiment;
 use crate::path::{PathState, Paths, Rtt};
 use hawser_units::ByteSize;
 use std::time::Duration;
@@ -59,14 +60,20 @@ fn poll(recovery: &mut Recovery, now: Instant, paths: &Paths) -> Vec<Content> {
 }
 
 fn recovery(method: RecoveryMethod) -> Recovery {
-    Recovery::new(&Config::default(), method, 0)
+    Recovery::new(&Config {
+        experiment: Experiment {
+            recovery: method,
+            ..Experiment::default()
+        },
+        ..Config::default()
+    })
 }
 
 const CODED: RecoveryMethod = RecoveryMethod::OneShot { coded: true };
 
 /// After the time in which losses are collected.
 fn later() -> Instant {
-    Instant::ZERO + Config::default().recovery_delay
+    Instant::ZERO + RECOVERY_DELAY
 }
 
 #[test]
@@ -136,7 +143,7 @@ fn a_shot_for_stragglers_has_no_margin_and_the_next_one_has() {
     for coded in first {
         recovery.handle_outcome(later(), Outcome::Straggles(coded));
     }
-    let now = later() + Config::default().recovery_delay;
+    let now = later() + RECOVERY_DELAY;
     let second = poll(&mut recovery, now, &paths(1_000_000));
     assert_eq!(second.len(), 8, "one more than are lost, on each path");
 }
@@ -158,7 +165,7 @@ fn packets_of_a_shot_count_towards_the_next() {
     lose(&mut recovery, Instant::ZERO, 2..5);
     let first = poll(&mut recovery, later(), &paths(1_000_000));
     lose(&mut recovery, later(), 5..9);
-    let now = later() + Config::default().recovery_delay;
+    let now = later() + RECOVERY_DELAY;
     assert_eq!(first.len(), 8);
     assert_eq!(
         poll(&mut recovery, now, &paths(1_000_000)),
@@ -166,7 +173,7 @@ fn packets_of_a_shot_count_towards_the_next() {
         "seven are lost, and eight are in flight"
     );
     lose(&mut recovery, now, [9]);
-    let now = now + Config::default().recovery_delay;
+    let now = now + RECOVERY_DELAY;
     let more = poll(&mut recovery, now, &paths(1_000_000));
     assert_eq!(more.len(), 2, "one on each path");
 }
@@ -198,7 +205,7 @@ fn a_shot_that_cannot_suffice_is_followed_by_another_at_once() {
     for coded in &sent[..5] {
         recovery.handle_outcome(later(), Outcome::Lost(*coded));
     }
-    let again = later() + Config::default().recovery_delay;
+    let again = later() + RECOVERY_DELAY;
     assert_eq!(recovery.poll_timeout(later()), None, "three are in flight");
     recovery.handle_outcome(later(), Outcome::Lost(sent[5]));
     assert_eq!(recovery.poll_timeout(later()), Some(again));
@@ -213,8 +220,8 @@ fn failed_shots_are_followed_until_packets_are_given_up() {
     lose(&mut recovery, Instant::ZERO, 2..5);
     arrive(&mut recovery, (0..2).chain(5..9));
     let mut now = Instant::ZERO;
-    for shot in 1..=Config::default().shots {
-        now += Config::default().recovery_delay;
+    for shot in 1..=Config::default().experiment.shots {
+        now += RECOVERY_DELAY;
         let sent = poll(&mut recovery, now, &paths(1_000_000));
         assert_eq!(recovery.counts().recoveries, u64::from(shot));
         for content in sent {
@@ -236,10 +243,13 @@ fn failed_shots_are_followed_until_packets_are_given_up() {
 /// packets, over two paths.
 fn coded_beside_given_up_packets(late: Option<u64>) -> usize {
     let config = Config {
-        shots: 1,
+        experiment: Experiment {
+            shots: 1,
+            ..Experiment::default()
+        },
         ..Config::default()
     };
-    let mut recovery = Recovery::new(&config, CODED, 0);
+    let mut recovery = Recovery::new(&config);
     send(&mut recovery, Instant::ZERO, 10);
     lose(&mut recovery, Instant::ZERO, 0..2);
     let first = poll(&mut recovery, later(), &paths(1_000_000));
@@ -254,7 +264,7 @@ fn coded_beside_given_up_packets(late: Option<u64>) -> usize {
     if let Some(late) = late {
         recovery.handle_outcome(later(), Outcome::ArrivedLate(Content::Original(late)));
     }
-    let now = later() + config.recovery_delay;
+    let now = later() + RECOVERY_DELAY;
     let next = poll(&mut recovery, now, &paths(1_000_000));
     let coded = Content::Coded {
         start: 0,
@@ -279,7 +289,7 @@ fn an_expired_copy_causes_no_other_shot() {
     send(&mut recovery, soon, 2);
     let now = Instant::ZERO + EXPIRY - Duration::from_millis(1);
     lose(&mut recovery, now, 0..3);
-    let due = now + Config::default().recovery_delay;
+    let due = now + RECOVERY_DELAY;
     recovery.ranges.set_recovery(0, Some(now));
     let first = recovery.poll_shot(now, &paths(1_000_000));
     assert!(first.is_some());
@@ -291,10 +301,13 @@ fn an_expired_copy_causes_no_other_shot() {
 #[test]
 fn a_range_that_is_dropped_leaves_nothing_to_recover() {
     let config = Config {
-        range_packets: 10,
+        experiment: Experiment {
+            range_packets: 10,
+            ..Experiment::default()
+        },
         ..Config::default()
     };
-    let mut recovery = Recovery::new(&config, CODED, 0);
+    let mut recovery = Recovery::new(&config);
     send(&mut recovery, Instant::ZERO, 20);
     lose(&mut recovery, Instant::ZERO, [3, 13]);
     recovery.give_up_oldest_range();

@@ -210,8 +210,7 @@ impl Queue {
     ) -> Option<QueuedPacket> {
         if class == Class::Urgent {
             self.urgent_in_a_row = (self.urgent_in_a_row + 1).min(URGENT_IN_A_ROW);
-            let is_congested =
-                l4s::is_congested(self.urgent.front()?, now, self.urgent_bytes, config);
+            let is_congested = l4s::is_congested(self.urgent.front()?, now, self.urgent_bytes);
             let sent = self.remove_urgent()?;
             return Some(self.marked_if(is_congested, sent));
         }

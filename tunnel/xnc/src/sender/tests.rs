@@ -1,6 +1,8 @@
 use super::*;
+use crate::experiment::Experiment;
 use crate::frame::Frame;
 use crate::path::Rtt;
+use crate::recovery::RECOVERY_DELAY;
 use crate::sent_transmissions::Content;
 use hawser_units::ByteSize;
 use std::time::Duration;
@@ -46,7 +48,10 @@ fn deliver(sender: &mut Sender, id: PathId, sent: u32, acknowledged: u32) {
 #[test]
 fn a_path_that_delivered_nothing_recently_comes_last() {
     let mut sender = two_paths(Config {
-        delivered_within: 60 * MS,
+        experiment: Experiment {
+            delivered_within: 60 * MS,
+            ..Experiment::default()
+        },
         ..Config::default()
     });
     deliver(&mut sender, path(0), 0, 20);
@@ -89,7 +94,7 @@ fn a_packet_lost_alone_takes_two_paths_each_time() {
             let lost = Outcome::Lost(Content::Original(0));
             sender.recovery.handle_outcome(now, lost);
         }
-        now += sender.config.recovery_delay;
+        now += RECOVERY_DELAY;
         let mut used = packets(&mut sender, now);
         used.sort();
         assert_eq!(used, [0, 1]);
@@ -111,7 +116,7 @@ fn lost_without_window(packets: u64) -> (Sender, Instant) {
         sender.add_path(now, id);
     }
     open(&mut sender, 0);
-    let now = now + sender.config.recovery_delay;
+    let now = now + RECOVERY_DELAY;
     sender.handle_timeout(now);
     assert!(packets_sent(&mut sender, now).is_empty());
     (sender, now)

@@ -2,10 +2,10 @@
 
 use super::queue::{Class, QueuedPacket};
 use super::{Sender, Transmit};
+use crate::experiment::{Candidate, Extra, PathChoice, Scheduler, View};
 use crate::frame::{PacketHeader, emit_ping};
 use crate::liveness::Liveness;
 use crate::recovery::{CODED_OVERHEAD, Recovery, RecoveryMethod};
-use crate::scheme::{Candidate, Extra, PathChoice, Scheduler, View};
 use crate::sent_packets::{Hint, SentPackets};
 use crate::sent_transmissions::{Content, QUIC_OVERHEAD};
 use bytes::Bytes;
@@ -125,10 +125,10 @@ impl Sender {
         }
         let size = PacketHeader::LEN + bytes;
         let others = self.paths.iter().filter(|path| {
-            let is_silent = path.liveness(now, &self.config) == Liveness::Silent;
+            let is_silent = path.liveness(now) == Liveness::Silent;
             path.id != first && !is_silent && path.fits(size)
         });
-        let second = others.min_by_key(|path| path.expected_delay(now, &self.config, size));
+        let second = others.min_by_key(|path| path.expected_delay(now, size));
         let Some(second) = second.map(|path| path.id) else {
             return choice;
         };
@@ -164,13 +164,13 @@ impl Sender {
     fn candidate(&self, bytes: usize, hint: Hint, class: Class) -> Candidate {
         let is_bulk = class == Class::Other;
         let shared = match is_bulk && self.queue.has_live() {
-            true => self.config.queue_target_shared,
-            false => self.config.queue_target,
+            true => self.config.experiment.queue_target_shared,
+            false => self.config.experiment.queue_target,
         };
         Candidate {
             size: PacketHeader::LEN + bytes,
             flow_hash: hint.flow_hash,
-            queue: shared.min(self.config.queue_target),
+            queue: shared.min(self.config.experiment.queue_target),
             is_bulk,
         }
     }

@@ -2,14 +2,15 @@
 //! delivers no packet that no datagram had room for. A parsed frame is within its bounds and is emitted as it was parsed.
 
 use crate::checks::*;
+use crate::configs::configs;
 use crate::mutation::{changed, changes};
-use hawser_xnc::Scheme;
+use hawser_xnc::Config;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
 
-fn scheme() -> impl Strategy<Value = Scheme> {
-    select(Scheme::ALL.to_vec())
+fn config() -> impl Strategy<Value = Config> {
+    select(configs())
 }
 
 proptest! {
@@ -17,37 +18,37 @@ proptest! {
 
     #[test]
     fn any_datagrams_are_rejected_or_handled(
-        scheme in scheme(),
+        config in config(),
         datagrams in vec(vec(any::<u8>(), 0..60), 1..40),
         longer in vec(any::<u8>(), 0..DATAGRAM_BYTES),
     ) {
         let datagrams: Vec<Vec<u8>> = datagrams.into_iter().chain([longer]).collect();
-        check(scheme, &datagrams);
+        check(&config, &datagrams);
     }
 
     #[test]
     fn any_frames_are_rejected_or_handled(
-        scheme in scheme(),
+        config in config(),
         frames in vec((select(vec![1u8, 2, 63, 64]), vec(any::<u8>(), 0..60)), 1..20),
         controls in vec((0..4u8, vec(any::<u8>(), 0..60)), 1..20),
     ) {
         let frames = frames.into_iter().map(|(count, rest)| [&[count, 0, 1, 0, 0][..], &rest].concat());
         let controls = controls.into_iter().map(|(kind, rest)| [&[0, kind][..], &rest].concat());
-        check(scheme, &frames.chain(controls).collect::<Vec<_>>());
+        check(&config, &frames.chain(controls).collect::<Vec<_>>());
     }
 
     #[test]
     fn changed_datagrams_are_rejected_or_handled(
-        scheme in scheme(),
+        config in config(),
         choices in vec((any::<Index>(), changes()), 1..30),
     ) {
-        let valid = datagrams(scheme);
+        let valid = datagrams(&config);
         prop_assert!(!valid.is_empty());
         let received: Vec<Vec<u8>> = choices
             .iter()
             .map(|(choice, changes)| changed(choice.get::<Vec<u8>>(&valid), changes))
             .collect();
-        check(scheme, &received);
+        check(&config, &received);
     }
 
     #[test]

@@ -3,6 +3,8 @@
 mod any_bytes;
 #[path = "../support/checks.rs"]
 mod checks;
+#[path = "../support/configs.rs"]
+mod configs;
 #[path = "../../../../base/wire/tests/support/mutation.rs"]
 mod mutation;
 #[path = "../network/mod.rs"]
@@ -13,6 +15,5 @@ mod xnc_flows;
 mod xnc_hostile;
 mod xnc_interaction;
 mod xnc_paths;
-mod xnc_published;
 mod xnc_recovery;
 mod xnc_urgent;

@@ -1,8 +1,10 @@
 //! Paths with a bottleneck: rates, queues that build up, adaptive windows, loss and reordering.
 
+use crate::configs::configs;
 use crate::network::{MS, Network, Pipe, path};
 use hawser_units::Instant;
-use hawser_xnc::{Config, Hint, Scheme};
+use hawser_xnc::experiment::{Experiment, RecoveryMethod};
+use hawser_xnc::{Config, Hint};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -12,8 +14,8 @@ const MBPS: u64 = 125;
 /// The seeds of the paths' random number generators.
 const SEEDS: std::ops::Range<u64> = 0..4;
 
-fn network(scheme: Scheme, pipes: Vec<Pipe>) -> Network {
-    Network::new(Config::of(scheme), pipes)
+fn network(pipes: Vec<Pipe>) -> Network {
+    Network::new(Config::default(), pipes)
 }
 
 /// Sends packets of a flow that always has data to send, until `time` has passed.
@@ -42,7 +44,7 @@ fn goodput(network: &Network, since: Instant) -> f64 {
 
 #[test]
 fn windows_are_respected() {
-    for scheme in Scheme::ALL {
+    for config in configs() {
         for seed in SEEDS {
             let lossy = Pipe {
                 loss: 0.03,
@@ -51,17 +53,21 @@ fn windows_are_respected() {
                 ..Pipe::bottleneck(15 * MS, 12, seed)
             };
             let fixed = Pipe::new(40 * MS, 30_000);
-            let mut network = network(scheme, vec![lossy, fixed]);
+            let mut network = Network::new(config.clone(), vec![lossy, fixed]);
             network.stream(500 * MS, 30);
             network.pipes.get_mut(&path(0)).unwrap().rate = Some(MBPS * 1000);
             network.pipes.get_mut(&path(1)).unwrap().window = 4_000;
             network.stream(500 * MS, 30);
             for pipe in network.pipes.values() {
                 let counts = pipe.counts();
-                assert_eq!(counts.beyond_window, 0, "{scheme}, seed {seed}");
+                assert_eq!(
+                    counts.beyond_window, 0,
+                    "{:?}, seed {seed}",
+                    config.experiment.recovery
+                );
             }
             let sent = network.ends[0].stats().sender.paths;
-            assert!(sent[0].first > 100, "{scheme}: {:?}", sent[0]);
+            assert!(sent[0].first > 100, "{:?}", sent[0]);
         }
     }
 }
@@ -70,27 +76,20 @@ fn windows_are_respected() {
 fn the_queue_of_a_bottleneck_is_bounded() {
     // A window of 0.8 s, and no limit of the queue.
     let window = 10 * MBPS * 800;
-    let longest_queue = |scheme| {
-        let pipe = Pipe {
-            adapts: false,
-            window,
-            ..Pipe::bottleneck(20 * MS, 10, 0)
-        };
-        let mut network = network(scheme, vec![pipe]);
-        upload(&mut network, 3000 * MS);
-        network.pipes.get_mut(&path(0)).unwrap().reset_counts();
-        let since = network.now;
-        upload(&mut network, 3000 * MS);
-        let goodput = goodput(&network, since);
-        assert!(goodput > 8.5, "{scheme}: {goodput} of 10 Mb/s");
-        network.pipes[&path(0)].counts().longest_queue
+    let pipe = Pipe {
+        adapts: false,
+        window,
+        ..Pipe::bottleneck(20 * MS, 10, 0)
     };
-    // The window of the scheduler of multipath QUIC is the congestion window.
-    let queue = longest_queue(Scheme::MinRtt);
-    assert!(queue <= window, "{queue} bytes");
-    assert!(queue > window / 2, "{queue} bytes: the window is used");
-    // XNC allows a queue that drains within 40 ms. Packets sent in one millisecond are extra.
-    let queue = longest_queue(Scheme::Xnc);
+    let mut network = network(vec![pipe]);
+    upload(&mut network, 3000 * MS);
+    network.pipes.get_mut(&path(0)).unwrap().reset_counts();
+    let since = network.now;
+    upload(&mut network, 3000 * MS);
+    let goodput = goodput(&network, since);
+    assert!(goodput > 8.5, "{goodput} of 10 Mb/s");
+    // A queue that drains within 40 ms is allowed. Packets sent in one millisecond are extra.
+    let queue = network.pipes[&path(0)].counts().longest_queue;
     assert!(queue <= 10 * MBPS * 70, "{queue} bytes");
 }
 
@@ -105,7 +104,10 @@ fn losses_behind_a_queue_are_recovered() {
                 ..Pipe::bottleneck(delay * MS, 10, seed)
             });
             let config = Config {
-                coded,
+                experiment: Experiment {
+                    recovery: RecoveryMethod::OneShot { coded },
+                    ..Experiment::default()
+                },
                 ..Config::default()
             };
             let mut network = Network::new(config, pipes.into());
@@ -132,7 +134,7 @@ fn drops_of_a_full_queue_are_recovered_over_the_other_path() {
             max_queue: 8_000,
             ..Pipe::bottleneck(10 * MS, 8, seed)
         };
-        let mut network = network(Scheme::Xnc, vec![short, Pipe::new(30 * MS, 200_000)]);
+        let mut network = network(vec![short, Pipe::new(30 * MS, 200_000)]);
         network.stream(2000 * MS, 20);
         network.run_for(1000 * MS);
         let counts = network.pipes[&path(0)].counts();
@@ -154,7 +156,7 @@ fn reordering_below_the_threshold_is_not_taken_for_loss() {
             overtaken,
             ..Pipe::bottleneck(50 * MS, 10, seed)
         };
-        let mut network = network(Scheme::Xnc, vec![pipe]);
+        let mut network = network(vec![pipe]);
         network.stream(1000 * MS, 12);
         network.pipes.get_mut(&path(0)).unwrap().reset_counts();
         let before = network.ends[0].stats().sender;
@@ -182,7 +184,7 @@ fn unlike_paths_share_what_one_cannot_carry() {
             window: 100_000,
             ..Pipe::bottleneck(delay * MS, mbps, seed)
         });
-        let mut network = network(Scheme::Xnc, pipes.into());
+        let mut network = network(pipes.into());
         // 14.5 Mb/s of 18.
         network.stream(1000 * MS, 50);
         let (first, since) = (network.sent, network.now);
@@ -202,7 +204,7 @@ fn unlike_paths_share_what_one_cannot_carry() {
 fn a_path_whose_rate_collapses_is_relieved() {
     for seed in SEEDS {
         let pipes = [15, 30].map(|delay| Pipe::bottleneck(delay * MS, 20, seed));
-        let mut network = network(Scheme::Xnc, pipes.into());
+        let mut network = network(pipes.into());
         network.stream(2000 * MS, 35);
         let collapsing = network.pipes.get_mut(&path(0)).unwrap();
         collapsing.rate = Some(2 * MBPS * 1000);
@@ -230,7 +232,7 @@ fn the_same_seeds_give_the_same_session() {
             overtaken: 4,
             ..Pipe::bottleneck(20 * MS, 10, 7)
         };
-        let mut network = network(Scheme::Xnc, vec![pipe, Pipe::bottleneck(30 * MS, 5, 8)]);
+        let mut network = network(vec![pipe, Pipe::bottleneck(30 * MS, 5, 8)]);
         network.stream(1000 * MS, 40);
         (network.ends[0].stats(), network.numbers())
     };

@@ -2,7 +2,7 @@
 
 use crate::network::{MS, Network, Pipe, path};
 use hawser_units::Instant;
-use hawser_xnc::{Config, Hint, Scheme};
+use hawser_xnc::{Config, Hint};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use std::time::Duration;
 /// Mb/s.
 fn two_paths(window: u64) -> Network {
     Network::new(
-        Config::of(Scheme::Xnc),
+        Config::default(),
         vec![Pipe::new(20 * MS, window), Pipe::new(20 * MS, window)],
     )
 }
@@ -181,7 +181,7 @@ fn a_flow_that_sends_little_is_not_late() {
 #[test]
 fn a_flow_that_leaves_the_path_room_is_never_held_back() {
     let pipes = vec![Pipe::new(20 * MS, 20 * TEN_MBPS)];
-    let mut traffic = Traffic::new(Network::new(Config::of(Scheme::Xnc), pipes));
+    let mut traffic = Traffic::new(Network::new(Config::default(), pipes));
     traffic.stream(&[], 6000, |traffic, _| {
         (0..3).for_each(|_| traffic.send(flow(1)));
     });

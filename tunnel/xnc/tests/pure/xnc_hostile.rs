@@ -1,8 +1,9 @@
 //! No sequence of inputs from a peer, a network and a driver causes a panic.
 
+use crate::configs::configs;
 use hawser_units::{ByteSize, Ecn, Instant, PathId};
 use hawser_xnc::frame::emit_ping;
-use hawser_xnc::{Config, Endpoint, Hint, PathState, Rtt, Scheme};
+use hawser_xnc::{Config, Endpoint, Hint, PathState, Rtt};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use std::time::Duration;
@@ -228,13 +229,13 @@ proptest! {
 
     #[test]
     fn no_sequence_of_operations_panics(
-        scheme in proptest::sample::select(Scheme::ALL.to_vec()),
+        config in proptest::sample::select(configs()),
         pool in 12..22u32,
         operations in vec(operation(), 0..300),
     ) {
         let mut end = Endpoint::new(Config {
             packet_memory: ByteSize(1 << pool),
-            ..Config::of(scheme)
+            ..config
         });
         let mut now = Instant::ZERO;
         (0..2).for_each(|index| end.add_path(now, path(index)));

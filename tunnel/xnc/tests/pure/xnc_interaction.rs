@@ -1,8 +1,9 @@
 //! After any sequence of operations, a session becomes idle, and the fate of every packet is known.
 
+use crate::configs::configs;
 use crate::network::{MS, Network, Pipe, path};
 use hawser_units::ByteSize;
-use hawser_xnc::{Config, Hint, Scheme, SenderStats};
+use hawser_xnc::{Config, Hint, SenderStats};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 
@@ -133,12 +134,12 @@ fn apply(network: &mut Network, operation: &Operation) {
     }
 }
 
-fn becomes_idle(scheme: Scheme, operations: &[Operation]) -> Result<(), TestCaseError> {
+fn becomes_idle(config: Config, operations: &[Operation]) -> Result<(), TestCaseError> {
     let (packet_memory, queue_limit) = (ByteSize(1 << 20), ByteSize(200_000));
     let config = Config {
         packet_memory,
         queue_limit,
-        ..Config::of(scheme)
+        ..config
     };
     let mut network = Network::new(
         config,
@@ -204,10 +205,10 @@ proptest! {
 
     #[test]
     fn a_session_becomes_idle(
-        scheme in proptest::sample::select(Scheme::ALL.to_vec()),
+        config in proptest::sample::select(configs()),
         operations in proptest::collection::vec(operation(), 1..60),
     ) {
-        becomes_idle(scheme, &operations)?;
+        becomes_idle(config, &operations)?;
     }
 }
 

@@ -1,22 +1,31 @@
 //! Paths that lose packets, become silent, resume, appear and vanish.
 
+use crate::configs::{recovering, reliable};
 use crate::network::{MS, Network, Pipe, path};
 use hawser_units::{ByteSize, Ecn, Instant, PathId};
+use hawser_xnc::experiment::{Experiment, RecoveryMethod};
 use hawser_xnc::frame::{AckBlock, EcnCounts, Frame, emit_acks, emit_ping};
-use hawser_xnc::{Config, Endpoint, Hint, Liveness, PathState, RejectReason, Rtt, Scheme, Timer};
+use hawser_xnc::{Config, Endpoint, Hint, Liveness, PathState, RejectReason, Rtt, Timer};
 use std::time::Duration;
 
-fn two_paths(scheme: Scheme) -> Network {
+fn two_paths(config: Config) -> Network {
     Network::new(
-        Config::of(scheme),
+        config,
         vec![Pipe::new(20 * MS, 200_000), Pipe::new(30 * MS, 200_000)],
     )
 }
 
 /// XNC that repeats lost packets instead of coding them.
 fn uncoded() -> Config {
+    recovering(RecoveryMethod::OneShot { coded: false })
+}
+
+fn whole_shots() -> Config {
     Config {
-        coded: false,
+        experiment: Experiment {
+            whole_shots: true,
+            ..Experiment::default()
+        },
         ..Config::default()
     }
 }
@@ -28,7 +37,7 @@ fn sorted(mut numbers: Vec<u64>) -> Vec<u64> {
 
 #[test]
 fn without_loss_every_packet_is_sent_once() {
-    let mut network = two_paths(Scheme::Xnc);
+    let mut network = two_paths(Config::default());
     network.stream(2000 * MS, 20);
     network.run_for(100 * MS);
 
@@ -46,8 +55,8 @@ fn without_loss_every_packet_is_sent_once() {
 
 #[test]
 fn losses_are_recovered() {
-    for config in [Config::default(), uncoded(), Config::of(Scheme::XncPaper)] {
-        let scheme = (config.scheme, config.coded);
+    for config in [Config::default(), uncoded(), whole_shots()] {
+        let recovery = config.experiment.recovery;
         let pipes = vec![Pipe::new(20 * MS, 200_000), Pipe::new(30 * MS, 200_000)];
         let mut network = Network::new(config, pipes);
         network.pipes.get_mut(&path(0)).unwrap().lose_every = 10;
@@ -57,7 +66,7 @@ fn losses_are_recovered() {
         assert_eq!(
             sorted(network.numbers()),
             (0..network.sent).collect::<Vec<_>>(),
-            "{scheme:?}"
+            "{recovery:?}"
         );
         assert!(network.ends[0].stats().sender.lost > 0);
     }
@@ -65,7 +74,7 @@ fn losses_are_recovered() {
 
 #[test]
 fn a_burst_of_losses_is_recovered_by_one_shot() {
-    let mut network = two_paths(Scheme::Xnc);
+    let mut network = two_paths(Config::default());
     network.stream(300 * MS, 20);
     let before = network.ends[0].stats().sender.recoveries;
     network.pipes.get_mut(&path(0)).unwrap().lose_next = 10;
@@ -88,7 +97,7 @@ fn a_burst_of_losses_is_recovered_by_one_shot() {
 
 #[test]
 fn a_silent_path_is_left_and_used_again_when_it_delivers() {
-    let mut network = two_paths(Scheme::Xnc);
+    let mut network = two_paths(Config::default());
     network.stream(500 * MS, 10);
     network.pipes.get_mut(&path(0)).unwrap().is_cut = true;
     let cut = network.now;
@@ -153,7 +162,7 @@ fn comes_over_another_path(network: &mut Network, packets: u64) -> Duration {
 
 #[test]
 fn a_path_that_lost_everything_is_not_taken_to_recover_it() {
-    let mut network = two_paths(Scheme::Xnc);
+    let mut network = two_paths(Config::default());
     network.stream(500 * MS, 10);
     // The probe timeout is slightly longer than the round-trip time of 40 ms. The delay of the
     // other path is 30 ms.
@@ -164,7 +173,7 @@ fn a_path_that_lost_everything_is_not_taken_to_recover_it() {
 #[test]
 fn packets_on_a_quiet_path_are_recovered_early() {
     let pipes = [20, 60].map(|delay| Pipe::new(delay * MS, 200_000));
-    let mut network = Network::new(Config::of(Scheme::Xnc), pipes.into());
+    let mut network = Network::new(Config::default(), pipes.into());
     network.stream(500 * MS, 10);
     for delay in [20, 40, 20, 40, 20, 40, 20] {
         network.pipes.get_mut(&path(0)).unwrap().delay = delay * MS;
@@ -179,8 +188,11 @@ fn packets_on_a_quiet_path_are_recovered_early() {
 #[test]
 fn while_every_path_is_silent_no_useful_packet_is_lost() {
     let config = Config {
-        max_frame_queue_delay: 300 * MS,
-        ..Config::of(Scheme::Xnc)
+        experiment: Experiment {
+            max_frame_queue_delay: 300 * MS,
+            ..Config::default().experiment
+        },
+        ..Config::default()
     };
     let mut network = Network::new(
         config,
@@ -203,7 +215,7 @@ fn while_every_path_is_silent_no_useful_packet_is_lost() {
 
 #[test]
 fn an_urgent_packet_does_not_wait_behind_others() {
-    let mut network = Network::new(Config::of(Scheme::Xnc), vec![Pipe::new(20 * MS, 15_000)]);
+    let mut network = Network::new(Config::default(), vec![Pipe::new(20 * MS, 15_000)]);
     network.send_frame(30, 1200);
     assert!(network.ends[0].waiting() > 10);
     let urgent = Hint {
@@ -226,7 +238,7 @@ fn an_urgent_packet_does_not_wait_behind_others() {
 
 #[test]
 fn idle_paths_are_probed_often_while_packets_go_either_way() {
-    let mut network = two_paths(Scheme::Xnc);
+    let mut network = two_paths(Config::default());
     let pings = |network: &Network| {
         let stats = network.ends.each_ref().map(|end| end.stats().sender.paths);
         // Path 1 has the longer delay, and carries no packets as long as path 0 suffices.
@@ -263,8 +275,8 @@ fn idle_paths_are_probed_often_while_packets_go_either_way() {
 
 #[test]
 fn packets_on_a_removed_path_are_recovered_over_another() {
-    for scheme in [Scheme::Xnc, Scheme::MinRtt] {
-        let mut network = two_paths(scheme);
+    for config in [Config::default(), reliable()] {
+        let mut network = two_paths(config);
         network.stream(300 * MS, 10);
         network.send_frame(30, 1200);
         network.remove(path(0));
@@ -276,36 +288,26 @@ fn packets_on_a_removed_path_are_recovered_over_another() {
 
         assert_eq!(
             sorted(network.numbers()),
-            (0..network.sent).collect::<Vec<_>>(),
-            "{scheme}"
+            (0..network.sent).collect::<Vec<_>>()
         );
         assert!(network.ends[0].stats().sender.paths[0].first > 0);
     }
 }
 
 #[test]
-fn a_reliable_scheme_delivers_in_order_despite_losses() {
-    for scheme in Scheme::ALL
-        .into_iter()
-        .filter(|scheme| scheme.is_reliable())
-    {
-        let mut network = two_paths(scheme);
-        network.pipes.get_mut(&path(0)).unwrap().lose_every = 7;
-        network.stream(1000 * MS, 10);
-        network.run_for(3000 * MS);
-        assert_eq!(
-            network.numbers(),
-            (0..network.sent).collect::<Vec<_>>(),
-            "{scheme}"
-        );
-    }
+fn a_reliable_session_delivers_in_order_despite_losses() {
+    let mut network = two_paths(reliable());
+    network.pipes.get_mut(&path(0)).unwrap().lose_every = 7;
+    network.stream(1000 * MS, 10);
+    network.run_for(3000 * MS);
+    assert_eq!(network.numbers(), (0..network.sent).collect::<Vec<_>>());
 }
 
 #[test]
 fn reordering_delays_packets_no_longer_than_configured() {
     let config = Config {
         reorder: Some(50 * MS),
-        ..Config::of(Scheme::Bonding)
+        ..recovering(RecoveryMethod::None)
     };
     let mut network = Network::new(config, vec![Pipe::new(20 * MS, 200_000)]);
     network.pipes.get_mut(&path(0)).unwrap().lose_every = 10;
@@ -322,49 +324,9 @@ fn reordering_delays_packets_no_longer_than_configured() {
 }
 
 #[test]
-fn the_rate_of_proactive_coding_follows_the_loss() {
-    for (lose_every, min, max) in [(0, 0.045, 0.055), (10, 0.17, 0.24), (4, 0.45, 0.6)] {
-        let mut network = Network::new(Config::of(Scheme::Fec), vec![Pipe::new(20 * MS, 400_000)]);
-        network.pipes.get_mut(&path(0)).unwrap().lose_every = lose_every;
-        for _ in 0..500 {
-            network.send_frame(4, 1200);
-            network.run_for(5 * MS);
-        }
-        let stats = network.ends[0].stats().sender.paths[0];
-        let share = stats.recovery as f64 / stats.first as f64;
-        assert!(
-            (min..max).contains(&share),
-            "one of {lose_every} lost: {share}"
-        );
-    }
-}
-
-#[test]
-fn coded_packets_sent_ahead_take_the_path_with_most_window() {
-    let mut network = Network::new(
-        Config::of(Scheme::Fec),
-        vec![
-            Pipe::new(10 * MS, 100_000),
-            Pipe::new(60 * MS, 400_000),
-            Pipe::new(30 * MS, 200_000),
-        ],
-    );
-    network.stream(1000 * MS, 20);
-    let recovery = network.ends[0]
-        .stats()
-        .sender
-        .paths
-        .map(|path| path.recovery);
-    assert!(
-        recovery[1] > 20 && recovery[0] + recovery[2] == 0,
-        "{recovery:?}"
-    );
-}
-
-#[test]
 fn the_loss_timeout_depends_on_the_path() {
     for (delay, soonest, latest) in [(5 * MS, 10 * MS, 50 * MS), (200 * MS, 400 * MS, 500 * MS)] {
-        let mut network = Network::new(Config::of(Scheme::Xnc), vec![Pipe::new(delay, 400_000)]);
+        let mut network = Network::new(Config::default(), vec![Pipe::new(delay, 400_000)]);
         network.stream(3000 * MS, 5);
         let before = network.ends[0].stats().sender.lost;
         network.stream(1000 * MS, 5);
@@ -386,7 +348,7 @@ fn the_loss_timeout_depends_on_the_path() {
 #[test]
 fn acknowledgements_take_two_paths_and_name_marks() {
     let pipes = [60, 20, 40].map(|delay| Pipe::new(delay * MS, 200_000));
-    let mut network = Network::new(Config::of(Scheme::Xnc), pipes.into());
+    let mut network = Network::new(Config::default(), pipes.into());
     let end = &mut network.ends[1];
     for (number, ecn) in [Ecn::Ect0, Ecn::Ce, Ecn::Ect1, Ecn::Ce, Ecn::NotEct]
         .into_iter()
@@ -413,20 +375,8 @@ fn acknowledgements_take_two_paths_and_name_marks() {
 }
 
 #[test]
-fn redundant_copies_take_every_path_and_are_deduplicated() {
-    let mut network = two_paths(Scheme::Redundant);
-    network.pipes.get_mut(&path(1)).unwrap().is_cut = true;
-    network.stream(300 * MS, 10);
-    network.pipes.get_mut(&path(1)).unwrap().is_cut = false;
-    network.stream(1000 * MS, 10);
-    network.run_for(1000 * MS);
-    assert_eq!(network.numbers(), (0..network.sent).collect::<Vec<_>>());
-    assert!(network.ends[1].stats().receiver.duplicates > network.sent / 2);
-}
-
-#[test]
 fn congestion_marks_of_rejected_acknowledgements_are_ignored() {
-    let mut network = two_paths(Scheme::Xnc);
+    let mut network = two_paths(Config::default());
     network.stream(100 * MS, 5);
     let now = network.now;
     let end = &mut network.ends[0];
@@ -451,7 +401,11 @@ fn congestion_marks_of_rejected_acknowledgements_are_ignored() {
 
 #[test]
 fn useless_coded_packets_are_counted() {
-    let mut end = two_paths(Scheme::Xnc).ends.into_iter().next().unwrap();
+    let mut end = two_paths(Config::default())
+        .ends
+        .into_iter()
+        .next()
+        .unwrap();
     let coded = |count: u8, transmission: u8, start: u8, symbol: [u8; 3]| {
         [&[count, 0, transmission, 0, 0, start][..], &symbol].concat()
     };
@@ -481,7 +435,11 @@ fn useless_coded_packets_are_counted() {
 
 #[test]
 fn a_packet_too_late_to_be_acknowledged_is_delivered_once() {
-    let mut end = two_paths(Scheme::Xnc).ends.into_iter().next().unwrap();
+    let mut end = two_paths(Config::default())
+        .ends
+        .into_iter()
+        .next()
+        .unwrap();
     let mut send = |transmission: u8, number: u8| {
         let packet = [1, 0, transmission, 0, 0, number, b'x'];
         end.handle_datagram(Instant::ZERO, path(0), packet.to_vec(), None)?;
@@ -499,7 +457,7 @@ fn a_packet_too_late_to_be_acknowledged_is_delivered_once() {
 
 #[test]
 fn datagrams_of_a_hostile_peer_are_rejected_and_counted() {
-    let mut network = two_paths(Scheme::Xnc);
+    let mut network = two_paths(Config::default());
     network.stream(100 * MS, 5);
     let now = network.now;
     let end = &mut network.ends[1];
@@ -539,7 +497,7 @@ fn datagrams_of_a_hostile_peer_are_rejected_and_counted() {
 
 #[test]
 fn every_change_of_liveness_is_one_event() {
-    let mut network = two_paths(Scheme::Xnc);
+    let mut network = two_paths(Config::default());
     network.stream(500 * MS, 10);
     network.pipes.get_mut(&path(0)).unwrap().is_cut = true;
     network.stream(500 * MS, 10);
@@ -563,7 +521,7 @@ fn every_change_of_liveness_is_one_event() {
 
 #[test]
 fn a_timeout_has_a_reason() {
-    let mut network = two_paths(Scheme::Xnc);
+    let mut network = two_paths(Config::default());
     network.stream(500 * MS, 10);
     network.run_for(5500 * MS);
     let reason = |timer: Option<(Instant, Timer)>| timer.map(|(_, reason)| reason);
@@ -609,7 +567,7 @@ fn acknowledgements_leave_over_the_paths_whose_times_are_known() {
     let original = vec![1, 0, 0, 0, 0, 0, 7];
     end.handle_datagram(Instant::ZERO, path(3), original, None)
         .unwrap();
-    let now = Instant::ZERO + Config::default().ack_delay;
+    let now = Instant::ZERO + hawser_xnc::ACK_DELAY;
     end.handle_timeout(now);
     let mut paths = Vec::new();
     while let Some(transmit) = end.poll_transmit(now) {

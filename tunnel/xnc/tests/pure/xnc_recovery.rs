@@ -2,6 +2,7 @@
 //! expiry (Ni, sections 4.4.2 and 4.4.3).
 
 use hawser_units::{ByteSize, Instant, PathId};
+use hawser_xnc::experiment::Experiment;
 use hawser_xnc::frame::{AckBlock, Frame, emit_acks};
 use hawser_xnc::{Config, Endpoint, Hint, PathState, Rtt, Stats};
 use std::collections::BTreeSet;
@@ -20,9 +21,12 @@ const ALL: u8 = PACKETS as u8;
 
 fn config() -> Config {
     Config {
-        range_packets: 63,
-        range_span: 10_000 * MS,
         expiry: 700 * MS,
+        experiment: Experiment {
+            range_packets: 63,
+            range_span: 10_000 * MS,
+            ..Experiment::default()
+        },
         ..Config::default()
     }
 }
@@ -98,7 +102,10 @@ fn a_range_ends_by_frame_time_or_number_of_packets() {
     assert_eq!(framed, [(0, 3), (3, ALL - 3)]);
 
     let short = Config {
-        range_span: 5 * MS,
+        experiment: Experiment {
+            range_span: 5 * MS,
+            ..config().experiment
+        },
         ..config()
     };
     assert_eq!(
@@ -111,7 +118,10 @@ fn a_range_ends_by_frame_time_or_number_of_packets() {
     );
 
     let small = Config {
-        range_packets: 4,
+        experiment: Experiment {
+            range_packets: 4,
+            ..config().experiment
+        },
         ..config()
     };
     assert_eq!(
@@ -136,9 +146,12 @@ fn a_path_gets_its_share_of_a_whole_shot_and_no_more() {
     // Seven lost packets and three more, times rho.
     for (path_share, max) in [(1.1, 11), (1.5, 15), (2.0, 20)] {
         let config = Config {
-            whole_shots: true,
             extra_packets: 3,
-            path_share,
+            experiment: Experiment {
+                whole_shots: true,
+                path_share,
+                ..config().experiment
+            },
             ..config()
         };
         let (_, stats) = coded_packets(config, &[], Duration::ZERO, 100 * MS);

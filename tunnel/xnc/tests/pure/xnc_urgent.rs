@@ -2,7 +2,7 @@
 
 use crate::network::{MS, Network, Pipe, path};
 use hawser_units::{Ecn, Instant};
-use hawser_xnc::{Config, Hint, Packet, Scheme};
+use hawser_xnc::{Config, Hint, Packet};
 use std::time::Duration;
 
 /// The one-way delays of the paths, and the interval of packets.
@@ -20,10 +20,10 @@ const URGENT: Hint = Hint {
     ecn: Ecn::NotEct,
 };
 
-fn network(scheme: Scheme, duplicate_urgent: bool) -> Network {
+fn network(duplicate_urgent: bool) -> Network {
     let config = Config {
         duplicate_urgent,
-        ..Config::of(scheme)
+        ..Config::default()
     };
     let pipes = DELAYS.map(|delay| Pipe::new(delay, 200_000));
     let mut network = Network::new(config, pipes.into());
@@ -60,33 +60,28 @@ fn delays(network: &Network, sent: &[Instant]) -> Vec<Duration> {
 
 #[test]
 fn a_path_that_dies_delays_no_urgent_packet() {
-    for scheme in [Scheme::Xnc, Scheme::MinRtt] {
-        let longest = |duplicate: bool| {
-            let mut network = network(scheme, duplicate);
-            let mut sent = send(&mut network, 20, URGENT);
-            network.pipes.get_mut(&path(0)).unwrap().is_cut = true;
-            sent.extend(send(&mut network, 100, URGENT));
-            network.pipes.get_mut(&path(0)).unwrap().is_cut = false;
-            network.pipes.get_mut(&path(1)).unwrap().is_cut = true;
-            network.run_for(1000 * MS);
-            sent.push(network.now);
-            network.send(URGENT, 200);
-            network.run_for(Duration::ZERO);
-            network.run_for(2000 * MS);
-            delays(&network, &sent).into_iter().max().unwrap()
-        };
-        let (with, without) = (longest(true), longest(false));
-        assert!(with <= DELAYS[1] + MS, "{scheme}: {with:?}");
-        assert!(
-            without > DELAYS[1] + 10 * MS,
-            "{scheme}: {without:?} without copies"
-        );
-    }
+    let longest = |duplicate: bool| {
+        let mut network = network(duplicate);
+        let mut sent = send(&mut network, 20, URGENT);
+        network.pipes.get_mut(&path(0)).unwrap().is_cut = true;
+        sent.extend(send(&mut network, 100, URGENT));
+        network.pipes.get_mut(&path(0)).unwrap().is_cut = false;
+        network.pipes.get_mut(&path(1)).unwrap().is_cut = true;
+        network.run_for(1000 * MS);
+        sent.push(network.now);
+        network.send(URGENT, 200);
+        network.run_for(Duration::ZERO);
+        network.run_for(2000 * MS);
+        delays(&network, &sent).into_iter().max().unwrap()
+    };
+    let (with, without) = (longest(true), longest(false));
+    assert!(with <= DELAYS[1] + MS, "{with:?}");
+    assert!(without > DELAYS[1] + 10 * MS, "{without:?} without copies");
 }
 
 #[test]
 fn copies_are_of_urgent_packets_only_and_are_counted() {
-    let mut network = network(Scheme::Xnc, true);
+    let mut network = network(true);
     let mut sent = send(&mut network, 50, URGENT);
     sent.extend(send(&mut network, 50, Hint::default()));
     network.run_for(500 * MS);
@@ -106,7 +101,7 @@ fn copies_are_of_urgent_packets_only_and_are_counted() {
 
 #[test]
 fn a_single_path_gets_one_copy() {
-    let mut network = network(Scheme::Xnc, true);
+    let mut network = network(true);
     network.remove(path(0));
     network.remove(path(2));
     let sent = send(&mut network, 20, URGENT);
@@ -117,7 +112,7 @@ fn a_single_path_gets_one_copy() {
 
 #[test]
 fn the_time_until_packets_are_confirmed_is_known() {
-    let mut network = network(Scheme::Xnc, false);
+    let mut network = network(false);
     send(&mut network, 100, URGENT);
     network.run_for(500 * MS);
     let confirmed = network.ends[0].stats().sender.confirmed_after;

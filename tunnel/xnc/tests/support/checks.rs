@@ -2,7 +2,7 @@
 
 use hawser_units::{ByteSize, Ecn, Instant, PathId};
 use hawser_xnc::frame::{self, AckBlock, EcnCounts, Frame, PacketHeader};
-use hawser_xnc::{Config, Endpoint, Hint, PathState, Rtt, Scheme, is_control};
+use hawser_xnc::{Config, Endpoint, Hint, PathState, Rtt, is_control};
 use std::time::Duration;
 
 /// The largest datagram on a path.
@@ -12,8 +12,8 @@ pub(crate) fn path(index: u8) -> PathId {
     PathId::try_from(index).unwrap()
 }
 
-pub(crate) fn endpoint(scheme: Scheme, now: Instant) -> Endpoint {
-    let mut end = Endpoint::new(Config::of(scheme));
+pub(crate) fn endpoint(config: &Config, now: Instant) -> Endpoint {
+    let mut end = Endpoint::new(config.clone());
     for index in 0..2 {
         end.add_path(now, path(index));
         let state = PathState {
@@ -29,9 +29,9 @@ pub(crate) fn endpoint(scheme: Scheme, now: Instant) -> Endpoint {
 }
 
 /// Returns what an end sends: packets, coded packets and pings after a silence of the other end.
-pub(crate) fn datagrams(scheme: Scheme) -> Vec<Vec<u8>> {
+pub(crate) fn datagrams(config: &Config) -> Vec<Vec<u8>> {
     let mut now = Instant::ZERO;
-    let mut end = endpoint(scheme, now);
+    let mut end = endpoint(config, now);
     let mut datagrams = Vec::new();
     for number in 0..10u8 {
         let _ = end.handle_packet(now, vec![number; 100], Hint::default());
@@ -47,9 +47,9 @@ pub(crate) fn datagrams(scheme: Scheme) -> Vec<Vec<u8>> {
 }
 
 /// Passes datagrams to an end that also sends packets itself.
-pub(crate) fn check(scheme: Scheme, received: &[Vec<u8>]) {
+pub(crate) fn check(config: &Config, received: &[Vec<u8>]) {
     let mut now = Instant::ZERO;
-    let mut end = endpoint(scheme, now);
+    let mut end = endpoint(config, now);
     for number in 0..10u8 {
         let taken = end.handle_packet(now, vec![number; 100], Hint::default());
         assert_eq!(taken, Ok(()));

@@ -34,7 +34,7 @@ impl Codel {
         bytes: u64,
         config: &Config,
     ) -> bool {
-        let interval = config.codel_interval;
+        let interval = config.experiment.codel_interval;
         let is_above = self.is_above(now, waited, bytes, config);
         if self.is_dropping {
             self.is_dropping = is_above;
@@ -63,11 +63,13 @@ impl Codel {
     }
 
     fn is_above(&mut self, now: Instant, waited: Duration, bytes: u64, config: &Config) -> bool {
-        if waited < config.codel_target || bytes <= MIN_BYTES {
+        if waited < config.experiment.codel_target || bytes <= MIN_BYTES {
             self.above_from = None;
             return false;
         }
-        let from = *self.above_from.get_or_insert(now + config.codel_interval);
+        let from = *self
+            .above_from
+            .get_or_insert(now + config.experiment.codel_interval);
         from <= now
     }
 }
@@ -81,6 +83,7 @@ fn control_law(from: Instant, interval: Duration, count: u32) -> Instant {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::experiment::Experiment;
 
     const MS: Duration = Duration::from_millis(1);
 
@@ -88,8 +91,11 @@ mod tests {
     /// of the packet at the head for a time in ms.
     fn drops(waited: impl Fn(u32) -> u32, until: u32) -> Vec<u32> {
         let config = Config {
-            codel_target: 10 * MS,
-            codel_interval: 100 * MS,
+            experiment: Experiment {
+                codel_target: 10 * MS,
+                codel_interval: 100 * MS,
+                ..Experiment::default()
+            },
             ..Config::default()
         };
         let mut codel = Codel::default();

@@ -116,7 +116,7 @@ impl Flow {
             return false;
         };
         if front.hint.ecn == Ecn::Ect1 {
-            return l4s::is_congested(front, now, self.bytes, config);
+            return l4s::is_congested(front, now, self.bytes);
         }
         if is_live {
             return false;
@@ -177,9 +177,11 @@ impl Flow {
             true if self.is_partly_sent => config.expiry,
             true => {
                 let further = config
+                    .experiment
                     .frame_queue_delay_step
                     .saturating_mul(self.dropped_frames);
                 config
+                    .experiment
                     .max_frame_queue_delay
                     .saturating_add(further)
                     .min(config.max_queue_delay)

@@ -1,4 +1,5 @@
 use super::*;
+use crate::experiment::Experiment;
 use hawser_units::Ecn;
 use proptest::prelude::*;
 use std::time::Duration;
@@ -9,12 +10,15 @@ const MS: Duration = Duration::from_millis(1);
 
 fn config() -> Config {
     Config {
-        max_frame_queue_delay: 60 * MS,
-        frame_queue_delay_step: 30 * MS,
         max_queue_delay: 100 * MS,
         expiry: 300 * MS,
-        codel_target: 10 * MS,
-        codel_interval: 100 * MS,
+        experiment: Experiment {
+            max_frame_queue_delay: 60 * MS,
+            frame_queue_delay_step: 30 * MS,
+            codel_target: 10 * MS,
+            codel_interval: 100 * MS,
+            ..Experiment::default()
+        },
         ..Config::default()
     }
 }
@@ -441,7 +445,7 @@ fn marked_after(wait: u32, packets: u32, hint: Hint) -> u64 {
 
 #[test]
 fn the_l4s_threshold_is_the_same_for_every_class() {
-    let threshold = u32::try_from(config().l4s_threshold.as_millis()).unwrap();
+    let threshold = u32::try_from(super::l4s::L4S_THRESHOLD.as_millis()).unwrap();
     let live = Hint {
         end_of_frame: true,
         ..Hint::default()

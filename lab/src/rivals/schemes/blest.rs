@@ -1,14 +1,14 @@
-use super::{Candidate, PathChoice, Scheduler, View, fastest};
-use crate::path::Path;
-use crate::sent_transmissions::QUIC_OVERHEAD;
 use hawser_units::Instant;
+use hawser_xnc::experiment::{
+    Candidate, Path, PathChoice, QUIC_OVERHEAD, Scheduler, View, fastest,
+};
 
 /// Blocking estimation (Ferlin et al., "BLEST: Blocking Estimation-based MPTCP Scheduler for
 /// Heterogeneous Networks", IFIP Networking 2016). A slower path is not used if its packets would
 /// fill the send window before the fastest path could have carried as much as possible in the
 /// meantime.
 #[derive(Debug)]
-pub(crate) struct Blest {
+pub(super) struct Blest {
     /// The correction factor of the estimate.
     lambda: f64,
     updated: Instant,
@@ -33,11 +33,7 @@ impl Default for Blest {
 
 impl Scheduler for Blest {
     fn select_path(&mut self, view: &View<'_>, candidate: Candidate) -> PathChoice {
-        let fast = fastest(
-            view.paths
-                .iter()
-                .filter(|path| path.transmissions.may_send()),
-        );
+        let fast = fastest(view.paths.iter().filter(|path| path.may_send()));
         let best = fastest(view.paths.iter().filter(|path| path.fits(candidate.size)));
         let (Some(fast), Some(best)) = (fast, best) else {
             return PathChoice::Wait;
@@ -92,18 +88,17 @@ impl Blest {
 
 #[cfg(test)]
 mod tests {
-    use super::super::scene::{Scene, candidate, path};
     use super::*;
-    use crate::Scheme;
+    use crate::rivals::schemes::config;
     use hawser_units::ByteSize;
+    use hawser_xnc::experiment::scene::{Scene, candidate, path};
 
     /// Two paths of 20 and 200 ms, and a send window. The first path has a window of 30 packets,
     /// which is full if `is_full`.
     fn scene(is_full: bool, send_window: u64) -> Scene {
-        let mut scene = Scene::new(Scheme::Blest, &[(20, 30_960), (200, 100_000)]);
+        let mut scene = Scene::new(config("blest").unwrap(), &[(20, 30_960), (200, 100_000)]);
         if is_full {
-            let fast = scene.paths.get_mut(path(0)).unwrap();
-            fast.state.in_flight = fast.state.congestion_window;
+            scene.fill(path(0));
         }
         scene.config.packet_memory = ByteSize(send_window);
         scene

@@ -1,9 +1,8 @@
-use super::{Candidate, PathChoice, Scheduler, View};
-use crate::path::Path;
+use hawser_xnc::experiment::{Candidate, Path, PathChoice, Scheduler, View};
 
 /// Keeps each flow on one path: the one selected by its hash, as bonding routers do, or the first.
 #[derive(Debug)]
-pub(crate) enum Fixed {
+pub(super) enum Fixed {
     ByHash,
     First,
 }
@@ -25,15 +24,15 @@ impl Scheduler for Fixed {
 
 #[cfg(test)]
 mod tests {
-    use super::super::scene::{Scene, candidate, path};
     use super::*;
-    use crate::Scheme;
+    use crate::rivals::schemes::config;
+    use hawser_xnc::experiment::scene::{Scene, candidate, path};
     use std::collections::BTreeSet;
 
     #[test]
     fn a_flow_keeps_its_path_and_flows_are_spread() {
         let mut scene = Scene::new(
-            Scheme::Bonding,
+            config("bonding").unwrap(),
             &[(90, 100_000), (20, 100_000), (50, 100_000)],
         );
         let choice =
@@ -54,7 +53,7 @@ mod tests {
 
     #[test]
     fn a_single_path_is_the_first() {
-        let scene = Scene::new(Scheme::Single, &[(90, 100_000), (20, 100_000)]);
+        let scene = Scene::new(config("single").unwrap(), &[(90, 100_000), (20, 100_000)]);
         for flow in 0..3 {
             assert_eq!(
                 Fixed::First.select_path(&scene.view(), candidate(flow)),

@@ -1,13 +1,13 @@
-use super::{Candidate, PathChoice, Scheduler, View, fastest};
-use crate::path::Path;
-use crate::sent_transmissions::QUIC_OVERHEAD;
+use hawser_xnc::experiment::{
+    Candidate, Path, PathChoice, QUIC_OVERHEAD, Scheduler, View, fastest,
+};
 
 /// Earliest completion first (Lim et al., "ECF: An MPTCP Path Scheduler to Manage Heterogeneous
 /// Paths", CoNEXT 2017, algorithm 1). When the fastest path has no window, a slower one is used
 /// only if the packet is expected to arrive there before the fastest path could have carried all
 /// waiting packets.
 #[derive(Debug, Default)]
-pub(crate) struct Ecf {
+pub(super) struct Ecf {
     waiting: bool,
 }
 
@@ -16,11 +16,7 @@ const BETA: f64 = 0.25;
 
 impl Scheduler for Ecf {
     fn select_path(&mut self, view: &View<'_>, candidate: Candidate) -> PathChoice {
-        let Some(first) = fastest(
-            view.paths
-                .iter()
-                .filter(|path| path.transmissions.may_send()),
-        ) else {
+        let Some(first) = fastest(view.paths.iter().filter(|path| path.may_send())) else {
             return PathChoice::Wait;
         };
         if first.fits(candidate.size) {

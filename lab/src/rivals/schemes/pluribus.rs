@@ -1,7 +1,7 @@
 use super::min_rtt::MinRtt;
-use super::{Candidate, Extra, PathChoice, Scheduler, View, frame_size};
-use crate::path::Path;
-use crate::sent_packets::{Fate, SentPacket};
+use hawser_xnc::experiment::{
+    Candidate, Extra, Fate, Path, PathChoice, Scheduler, SentPacket, View, frame_size,
+};
 use std::ops::Range;
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use std::time::Duration;
 /// they have consecutive numbers, from a random one on, and random coefficients: the receiver then
 /// also decodes several lost packets from as many coded ones.
 #[derive(Debug)]
-pub(crate) struct Pluribus {
+pub(super) struct Pluribus {
     /// The packets from which the last coded packet was selected.
     window: Range<u64>,
     /// The expected number of packets of the window that the receiver has from coded packets.
@@ -23,7 +23,7 @@ pub(crate) struct Pluribus {
 }
 
 /// The maximum number of packets in the window.
-pub(crate) const MAX_WINDOW: u64 = 1024;
+pub(super) const MAX_WINDOW: u64 = 1024;
 
 /// The maximum number of packets that a coded packet covers.
 const MAX_COVERED: u64 = 63;
@@ -68,7 +68,7 @@ impl Scheduler for Pluribus {
         let count = degree(known).min(window.end - window.start);
         let start = window.start + self.draw(window.end - window.start - count + 1);
         let gain = count as f64 * (1.0 - known) * known.powf(count as f64 - 1.0);
-        self.recovered += (1.0 - path.transmissions.loss()) * gain;
+        self.recovered += (1.0 - path.loss()) * gain;
         Some(Extra::coded(start, count as u8, path.id))
     }
 }
@@ -120,7 +120,7 @@ fn expectation(view: &View<'_>, packet: &SentPacket) -> f64 {
     let path = packet.path.and_then(|path| view.paths.get(path));
     match packet.fate {
         Fate::Delivered => 1.0,
-        Fate::Sent => path.map_or(0.0, |path| 1.0 - path.transmissions.loss()),
+        Fate::Sent => path.map_or(0.0, |path| 1.0 - path.loss()),
         Fate::Lost | Fate::Recovering | Fate::GivenUp => 0.0,
     }
 }
@@ -134,9 +134,9 @@ fn degree(known: f64) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::scene::{Scene, path};
     use super::*;
-    use crate::Scheme;
+    use crate::rivals::schemes::config;
+    use hawser_xnc::experiment::scene::{Scene, path};
 
     #[test]
     fn the_covered_packets_have_the_best_chance_of_one_unknown() {
@@ -154,7 +154,7 @@ mod tests {
 
     #[test]
     fn spare_capacity_is_filled_when_nothing_waits() {
-        let mut scene = Scene::new(Scheme::Pluribus, &[(20, 100_000), (40, 3_000)]);
+        let mut scene = Scene::new(config("pluribus").unwrap(), &[(20, 100_000), (40, 3_000)]);
         let mut pluribus = Pluribus::default();
         assert_eq!(pluribus.extra(&scene.view()), None, "nothing was sent");
         (0..5).for_each(|_| _ = scene.send(path(0)));

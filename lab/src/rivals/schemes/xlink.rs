@@ -1,6 +1,5 @@
 use super::min_rtt::MinRtt;
-use super::{Candidate, Extra, PathChoice, Scheduler, View, fastest};
-use crate::scheme::frame_size;
+use hawser_xnc::experiment::{Candidate, Extra, PathChoice, Scheduler, View, fastest, frame_size};
 use std::time::Duration;
 
 /// Multipath QUIC that retransmits unacknowledged packets over another path when the viewer's
@@ -10,7 +9,7 @@ use std::time::Duration;
 /// In the paper the viewer reports its remaining play time. Here a live stream has a play-out
 /// buffer of fixed length, reduced by the age of the oldest unacknowledged packet.
 #[derive(Debug, Default)]
-pub(crate) struct Xlink {
+pub(super) struct Xlink {
     /// Packets before this one were retransmitted if necessary.
     next: u64,
 }
@@ -84,13 +83,16 @@ fn is_urgent(view: &View<'_>) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::scene::{Scene, path};
     use super::*;
-    use crate::Scheme;
+    use crate::rivals::schemes::config;
+    use hawser_xnc::experiment::scene::{Scene, path};
 
     /// Paths of 20 ms and of `slow_ms`, and a packet that was sent on the first one `age_ms` ago.
     fn scene(slow_ms: u64, age_ms: u64) -> Scene {
-        let mut scene = Scene::new(Scheme::Xlink, &[(20, 100_000), (slow_ms, 100_000)]);
+        let mut scene = Scene::new(
+            config("xlink").unwrap(),
+            &[(20, 100_000), (slow_ms, 100_000)],
+        );
         scene.send(path(0));
         scene.wait(age_ms);
         scene

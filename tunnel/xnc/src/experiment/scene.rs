@@ -1,7 +1,7 @@
 //! Paths and packets for tests of schedulers.
 
 use super::{Candidate, View};
-use crate::config::{Config, Scheme};
+use crate::config::Config;
 use crate::path::{PathState, Paths, Rtt};
 use crate::sent_packets::{Hint, SentPackets};
 use crate::sent_transmissions::{Content, QUIC_OVERHEAD};
@@ -11,18 +11,23 @@ use std::time::Duration;
 /// The size of each packet in bytes.
 const PACKET: usize = 1000;
 
-pub(super) struct Scene {
-    pub(super) now: Instant,
-    pub(super) config: Config,
-    pub(super) paths: Paths,
-    pub(super) waiting: usize,
+/// Paths, and the packets that were sent over them.
+#[derive(Debug)]
+pub struct Scene {
+    /// The time.
+    pub now: Instant,
+    /// The parameters of the session.
+    pub config: Config,
+    /// The paths.
+    pub paths: Paths,
+    /// The number of packets that were not sent yet.
+    pub waiting: usize,
     sent_packets: SentPackets,
 }
 
 impl Scene {
     /// Creates paths with these round-trip times in milliseconds and windows in bytes.
-    pub(super) fn new(scheme: Scheme, paths: &[(u64, u64)]) -> Scene {
-        let config = Config::of(scheme);
+    pub fn new(config: Config, paths: &[(u64, u64)]) -> Scene {
         let mut scene = Scene {
             now: Instant::ZERO,
             sent_packets: SentPackets::default(),
@@ -37,7 +42,8 @@ impl Scene {
         scene
     }
 
-    pub(super) fn update(&mut self, id: PathId, rtt_ms: u64, window: u64) {
+    /// Sets the round-trip time of a path in milliseconds and its window in bytes.
+    pub fn update(&mut self, id: PathId, rtt_ms: u64, window: u64) {
         let smoothed = Duration::from_millis(rtt_ms);
         let state = PathState {
             congestion_window: ByteSize(window),
@@ -52,12 +58,19 @@ impl Scene {
         self.paths.get_mut(id).unwrap().update(state);
     }
 
-    pub(super) fn wait(&mut self, ms: u64) {
+    /// Fills the congestion window of a path.
+    pub fn fill(&mut self, id: PathId) {
+        let state = &mut self.paths.get_mut(id).unwrap().state;
+        state.in_flight = state.congestion_window;
+    }
+
+    /// Lets time pass.
+    pub fn wait(&mut self, ms: u64) {
         self.now += Duration::from_millis(ms);
     }
 
     /// Sends a packet and returns its number.
-    pub(super) fn send(&mut self, id: PathId) -> u64 {
+    pub fn send(&mut self, id: PathId) -> u64 {
         let packet = self.sent_packets.next();
         self.sent_packets
             .push(self.now, vec![7; PACKET].into(), Hint::default(), 0);
@@ -74,7 +87,8 @@ impl Scene {
         packet
     }
 
-    pub(super) fn view(&self) -> View<'_> {
+    /// Returns what a scheduler sees.
+    pub fn view(&self) -> View<'_> {
         let Scene {
             now,
             config,
@@ -93,15 +107,16 @@ impl Scene {
 }
 
 /// Returns a packet of a flow.
-pub(super) fn candidate(flow_hash: u64) -> Candidate {
+pub fn candidate(flow_hash: u64) -> Candidate {
     Candidate {
         size: PACKET,
         flow_hash,
-        queue: Config::default().queue_target,
+        queue: Config::default().experiment.queue_target,
         is_bulk: false,
     }
 }
 
-pub(super) fn path(index: u8) -> PathId {
+/// Returns the path of that index.
+pub fn path(index: u8) -> PathId {
     PathId::try_from(index).unwrap()
 }

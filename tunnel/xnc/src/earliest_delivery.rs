@@ -1,5 +1,4 @@
-use super::{Candidate, PathChoice, Scheduler, View};
-use crate::path::Path;
+use crate::experiment::{Candidate, Path, PathChoice, Scheduler, View};
 
 /// Selects the path with the earliest expected delivery. The paper uses the path with the lowest
 /// round-trip time of those with window (Ni, section 4.2). Here the expected time includes the
@@ -24,7 +23,7 @@ impl Scheduler for EarliestDelivery {
         };
         let paths = view.paths.iter().filter(may_take);
         paths
-            .min_by_key(|path| path.expected_delay(view.now, view.config, candidate.size))
+            .min_by_key(|path| path.expected_delay(view.now, candidate.size))
             .map(|path| path.id)
             .into()
     }

@@ -1,11 +1,11 @@
 use super::min_rtt::MinRtt;
-use super::{Candidate, Extra, PathChoice, Scheduler, View, frame_size};
+use hawser_xnc::experiment::{Candidate, Extra, PathChoice, Scheduler, View, frame_size};
 
 /// Sliding-window coding ahead of losses. Coded packets over the last packets follow these, at a
 /// rate that depends on the measured loss, over the path with the most spare capacity. Losses that
 /// they do not recover are final.
 #[derive(Debug, Default)]
-pub(crate) struct Fec {
+pub(super) struct Fec {
     /// The first packet that does not count towards `credit` yet.
     next: u64,
     /// The number of coded packets that may be sent.
@@ -13,7 +13,7 @@ pub(crate) struct Fec {
 }
 
 /// The maximum number of packets that a coded packet covers.
-pub(crate) const WINDOW: u64 = 32;
+pub(super) const WINDOW: u64 = 32;
 
 /// Coded packets per lost packet. It exceeds 1 because losses come in bursts.
 const FACTOR: f64 = 2.0;
@@ -60,7 +60,7 @@ fn share(view: &View<'_>) -> f64 {
     let loss = view
         .paths
         .iter()
-        .map(|path| path.transmissions.loss() * path.outstanding_bytes() as f64)
+        .map(|path| path.loss() * path.outstanding_bytes() as f64)
         .sum::<f64>();
     let loss = if weight > 0.0 { loss / weight } else { 0.0 };
     (loss * FACTOR).clamp(*BOUNDS.start(), *BOUNDS.end())
@@ -68,13 +68,13 @@ fn share(view: &View<'_>) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::scene::{Scene, path};
     use super::*;
-    use crate::Scheme;
+    use crate::rivals::schemes::config;
+    use hawser_xnc::experiment::scene::{Scene, path};
 
     #[test]
     fn a_window_of_one_packet_is_repeated_and_a_longer_one_coded() {
-        let mut scene = Scene::new(Scheme::Fec, &[(20, 100_000)]);
+        let mut scene = Scene::new(config("fec").unwrap(), &[(20, 100_000)]);
         let mut fec = Fec {
             credit: 2.0,
             ..Fec::default()
