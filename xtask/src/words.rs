@@ -5,11 +5,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Words that are not used, and those to use instead.
-const BANNED: [(&str, &str); 7] = [
+const BANNED: [(&str, &str); 8] = [
     ("whoever", "the client that, a reader who"),
     ("anew", "again"),
     ("at most so many", "at most N, the limit"),
     ("obey", "follow, apply"),
+    ("obeys", "follows, applies"),
     ("patience", "timeout, the time to wait"),
     ("deaf", "does not receive"),
     ("formerly", "nothing: a page says what is"),

@@ -82,7 +82,7 @@ pub fn open_or_create(path: &Path, mode: u32) -> io::Result<File> {
 /// ever.
 ///
 /// # Errors
-/// If it cannot be written, or is a pipe that nobody reads.
+/// If it cannot be written, or is a pipe without a reader.
 pub fn create(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.write(true).create(true).truncate(true);
@@ -138,7 +138,7 @@ pub fn replace_durably(path: &Path, contents: &[u8], mode: u32) -> io::Result<()
 /// Reads the text of a file that a person has named. What comes out of a pipe is read, too.
 ///
 /// # Errors
-/// If it cannot be read, is a folder, a socket or a device, has more than 16 MiB, or is a pipe to which nobody writes
+/// If it cannot be read, is a folder, a socket or a device, has more than 16 MiB, or is a pipe without a writer
 /// for 20 s.
 pub fn read_text(path: &Path) -> io::Result<String> {
     let mut text = String::new();
@@ -146,7 +146,7 @@ pub fn read_text(path: &Path) -> io::Result<String> {
     Ok(text)
 }
 
-/// Reads a secret from a file that nobody but its owner may read. What was read is wiped from memory.
+/// Reads a secret from a file that only its owner may read. What was read is wiped from memory.
 ///
 /// # Errors
 /// As [`read_text`], and if others may read it or it has more than 1 MiB.

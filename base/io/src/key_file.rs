@@ -1,4 +1,4 @@
-//! Files with a secret key in hexadecimal digits, which nobody but their owner may read.
+//! Files with a secret key in hexadecimal digits, which only their owner may read.
 
 use crate::file;
 use std::fs::{self, OpenOptions};

@@ -109,7 +109,7 @@ impl PeerAddresses {
         let name = self.name.clone();
         let resolver = thread::Builder::new().name("resolver".to_owned());
         let started = resolver.spawn(move || {
-            // The caller may have ended meanwhile.
+            // The caller may have ended.
             let _ = done.send(resolve(&name));
         });
         self.resolving = started.is_ok().then_some(resolving);

@@ -101,7 +101,7 @@ impl UdpSocket {
         Ok(())
     }
 
-    /// Connects the socket: it receives from this address only, and learns that nobody listens there.
+    /// Connects the socket: it receives from this address only, and gets an error if no socket listens there.
     pub fn connect(&self, address: SocketAddr) -> io::Result<()> {
         self.socket.connect(address)
     }
@@ -131,7 +131,7 @@ impl UdpSocket {
         self.state.try_send((&self.socket).into(), &transmit)
     }
 
-    /// Sends a datagram as [`UdpSocket::send`], with a departure time. A queueing discipline that obeys
+    /// Sends a datagram as [`UdpSocket::send`], with a departure time. A queueing discipline that follows it
     /// holds it until then; others send it at once. It cannot be recalled.
     ///
     /// # Errors
@@ -162,7 +162,7 @@ impl UdpSocket {
     /// Hands over datagrams that have arrived, up to a bound. Returns whether there were any.
     ///
     /// # Errors
-    /// As of `recvmsg(2)`: [`ErrorKind::ConnectionRefused`] if nobody listens at the address to which
+    /// As of `recvmsg(2)`: [`ErrorKind::ConnectionRefused`] if no socket listens at the address to which
     /// the socket is connected.
     pub fn receive(&mut self, mut handle: impl FnMut(Received<'_>)) -> io::Result<bool> {
         self.receive_checked(|datagram| {
@@ -236,7 +236,7 @@ impl UdpSocket {
             Ok(_) | Err(nix::Error::EINTR) => {}
             Err(error) => return Err(error.into()),
         }
-        // It is empty if nobody woke the thread.
+        // It is empty if the thread was not woken.
         let _ = self.waker.0.read();
         Ok(())
     }
@@ -310,7 +310,7 @@ pub fn wake_precisely() {
     }
 }
 
-/// The longest age of a datagram that is believed: the time of day may be set meanwhile.
+/// The longest age of a datagram that is used: the time of day may be set in between.
 const OLDEST: Duration = Duration::from_secs(1);
 
 fn hand_over(meta: &RecvMeta, buffer: &[u8], handle: &mut impl FnMut(Received<'_>)) {
@@ -509,7 +509,7 @@ mod tests {
             socket.wait(Some(Duration::from_secs(5))).unwrap();
             let left = socket.next_left().unwrap().expect("it has left");
             assert_eq!((left.to, left.planned), (to, departure.at));
-            // The time of day may be adjusted meanwhile.
+            // The time of day may be adjusted in between.
             let error = Duration::from_millis(5);
             assert!(left.left + error >= before && left.left <= monotonic() + error);
             assert_eq!(socket.next_left().unwrap(), None);

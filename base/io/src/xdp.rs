@@ -60,7 +60,7 @@ pub struct Device {
     pub refused: Refused,
 }
 
-/// The modes that were tried in vain, with the reason, about the interface as "it".
+/// The modes that did not work, with the reasons. A reason calls the interface "it".
 pub type Refused = BTreeMap<Mode, String>;
 
 impl Wanted {

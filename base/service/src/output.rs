@@ -118,7 +118,7 @@ pub fn printable_json(json: &str) -> String {
     shown
 }
 
-/// Prints a line to standard error. There is nobody to tell if that fails.
+/// Prints a line to standard error. A failure is ignored: it could not be printed.
 pub fn complain(text: &str) {
     let _ = writeln!(io::stderr(), "{}", printable(text));
 }

@@ -15,7 +15,7 @@ use wildmatch::WildMatch;
 const PAUSE: Duration = Duration::from_secs(6);
 
 /// The time in which every command has to end.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Directories that each machine has for itself: those that Hawser writes, and the file system of the
 /// eBPF programs.
@@ -139,7 +139,7 @@ impl Machine {
             if let Some(status) = child.try_wait().unwrap() {
                 return status.code();
             }
-            assert!(start.elapsed() < PATIENCE, "{block}\n{}", self.printed());
+            assert!(start.elapsed() < TIMEOUT, "{block}\n{}", self.printed());
             std::thread::sleep(Duration::from_millis(20));
         }
     }

@@ -14,7 +14,7 @@ use tokio::sync::{Notify, watch};
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// The maximum time that a request waits for a lease.
-const PATIENCE: Duration = Duration::from_secs(3);
+const TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The lease of a controller, which is renewed for as long as the controller runs. It is not
 /// revoked at the end: nodes have the rest of its time to report to another controller.
@@ -58,7 +58,7 @@ impl Session {
         let is_valid = |held: &Held| Instant::now() < held.until;
         let mut held = self.held.subscribe();
         let valid = held.wait_for(|held| held.as_ref().is_some_and(is_valid));
-        let found = tokio::time::timeout(PATIENCE, valid).await;
+        let found = tokio::time::timeout(TIMEOUT, valid).await;
         let found = found.ok().and_then(Result::ok).and_then(|held| *held);
         found.map(|held| held.lease.id).ok_or_else(|| {
             Error::Unavailable("the store does not renew the lease of this controller".into())

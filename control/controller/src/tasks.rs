@@ -72,7 +72,7 @@ mod tests {
     use std::future::pending;
 
     /// A timeout longer than any operation takes on a busy machine.
-    const PATIENCE: Duration = Duration::from_secs(30);
+    const TIMEOUT: Duration = Duration::from_secs(30);
 
     #[tokio::test]
     async fn tasks_have_dropped_what_they_held_when_the_group_has_ended() {
@@ -84,7 +84,7 @@ mod tests {
                 drop(held);
             });
         }
-        assert_eq!(tasks.end_within(PATIENCE).await, 0);
+        assert_eq!(tasks.end_within(TIMEOUT).await, 0);
         assert_eq!(Arc::strong_count(&held), 1);
     }
 
@@ -99,7 +99,7 @@ mod tests {
                 drop(inner);
             });
         });
-        assert_eq!(tasks.end_within(PATIENCE).await, 0);
+        assert_eq!(tasks.end_within(TIMEOUT).await, 0);
         assert_eq!(Arc::strong_count(&held), 1);
     }
 

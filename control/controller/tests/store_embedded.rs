@@ -47,7 +47,7 @@ impl Subject for Opened {
         // The keys are under a lease, so that no write waits for the disk.
         let lease = self
             .store
-            .grant(store_suite::PATIENCE)
+            .grant(store_suite::TIMEOUT)
             .await
             .expect("granted");
         for commit in 0..700 {
@@ -66,7 +66,7 @@ async fn a_restart_keeps_all_but_what_was_under_a_lease() {
     let opened = Opened::new();
     let lease = opened
         .store
-        .grant(store_suite::PATIENCE)
+        .grant(store_suite::TIMEOUT)
         .await
         .expect("granted");
     let written = opened

@@ -38,7 +38,7 @@ const SERVER_NAME: &str = "localhost";
 const PORT: u16 = 4443;
 
 /// The time within which it listens, all subscribers have joined, and objects arrive.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The time that it has to end.
 const GRACE: Duration = Duration::from_millis(200);
@@ -137,7 +137,7 @@ impl Running {
             if let Some(status) = self.process.ended()? {
                 bail!("moq-relay has ended ({status}); its log is beside the results");
             }
-            ensure!(begun.elapsed() < PATIENCE, "moq-relay does not listen");
+            ensure!(begun.elapsed() < TIMEOUT, "moq-relay does not listen");
             thread::sleep(Duration::from_millis(2));
         }
         Ok(())

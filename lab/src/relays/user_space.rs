@@ -9,7 +9,7 @@ use std::os::fd::AsRawFd;
 use std::time::Duration;
 
 /// The longest wait for a packet.
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A relay in user space that does with packets what the kernel's does: verifies them, tags them for the
 /// next hop, and sends them to all subscribers.
@@ -30,7 +30,7 @@ impl UserSpaceRelay {
         let socket = UdpSocket::bind((RELAY[0], PORT))?;
         setsockopt(&socket, UdpGroSegment, &true)?;
         setsockopt(&socket, SndBufForce, &SEND_BUFFER_BYTES)?;
-        socket.set_read_timeout(Some(PATIENCE))?;
+        socket.set_read_timeout(Some(TIMEOUT))?;
         let addresses = (0..subscribers).map(|index| Some(remote(index).into()));
         Ok(UserSpaceRelay {
             socket,

@@ -196,7 +196,7 @@ impl Shape {
         let slices = points.chunks(SLICE_POINTS.max(least));
         let count = slices.len();
         if count == 0 {
-            // An empty frame is a frame: who has left the scene leaves the picture.
+            // An empty frame is a frame: the picture becomes empty when the scene does.
             done(vec![self.empty_chunk(layer)], true);
         }
         for (number, points) in slices.enumerate() {

@@ -38,7 +38,7 @@ pub enum Permission {
     },
 }
 
-/// Stops a sender that hears nothing, or whose packets are mostly lost (RFC 8083).
+/// Stops a sender that gets no feedback, or whose packets are mostly lost (RFC 8083).
 #[derive(Debug, Clone, Default)]
 pub struct CircuitBreaker {
     waits_since: Option<Instant>,

@@ -2,7 +2,7 @@ use hawser_units::Instant;
 use std::time::Duration;
 
 /// How far ahead the packets of a trial are to leave, in turn. A queue that always delays packets by
-/// the same time is not mistaken for one that obeys: the two differ by more than [`LATE`] and [`EARLY`].
+/// the same time is not mistaken for one that follows them: the two differ by more than [`LATE`] and [`EARLY`].
 const LEADS: [Duration; 2] = [Duration::from_micros(1000), Duration::from_micros(2500)];
 
 /// By how much a packet may leave before its time: the error of converting clocks.
@@ -20,10 +20,10 @@ const MAX_LATE: u32 = 8;
 const MAX_UNSTAMPED: u32 = 3;
 
 /// The time after which no time stamp of a packet is expected any more.
-const PATIENCE: Duration = Duration::from_millis(100);
+const TIMEOUT: Duration = Duration::from_millis(100);
 
-/// The time between the packets that are checked while the kernel obeys, and between trials while it
-/// does not. The route may lead to another device meanwhile.
+/// The time between the packets that are checked while the kernel follows departure times, and between trials while it
+/// does not. The route may change to another device.
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 const TRIAL_INTERVAL: Duration = Duration::from_secs(10);
 
@@ -60,7 +60,7 @@ pub struct DepartureCheck {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum DepartureFinding {
     /// Packets left at their times.
-    Obeyed,
+    Followed,
     /// A packet left before its time.
     Early,
     /// Too many packets left long after their times.
@@ -72,7 +72,7 @@ pub enum DepartureFinding {
 #[derive(Debug, Clone, Copy)]
 enum State {
     Trying { in_time: usize, late: u32 },
-    Obeying { next_check: Instant },
+    Following { next_check: Instant },
     Waiting { next_trial: Instant },
 }
 
@@ -87,7 +87,7 @@ impl Default for State {
 
 impl DepartureCheck {
     /// Returns when a packet is to leave that may leave 2.5 ms late and is sent now with this departure
-    /// time, if one is wanted for a trial. A kernel that obeys may hold packets to the same peer that
+    /// time, if one is wanted for a trial. A kernel that follows departure times may hold packets to the same peer that
     /// follow it for as long (`fq` does), so nothing else should wait to be sent.
     pub fn poll_trial(&mut self, now: Instant) -> Option<Instant> {
         self.expire(now);
@@ -107,7 +107,7 @@ impl DepartureCheck {
     /// Returns whether a packet that is given to the kernel now and is to leave at `planned` is checked.
     pub fn poll_check(&mut self, now: Instant, planned: Instant) -> bool {
         self.expire(now);
-        let State::Obeying { next_check } = &mut self.state else {
+        let State::Following { next_check } = &mut self.state else {
             return false;
         };
         if self.awaited.is_some() || now < *next_check || planned < now + LEAST_LEAD {
@@ -138,7 +138,7 @@ impl DepartureCheck {
             *late += 1;
         }
         if *in_time == IN_TIME {
-            self.conclude(now, DepartureFinding::Obeyed);
+            self.conclude(now, DepartureFinding::Followed);
         } else if *late == MAX_LATE {
             self.conclude(now, DepartureFinding::Late);
         }
@@ -146,7 +146,7 @@ impl DepartureCheck {
 
     /// Returns whether packets may be given to the kernel ahead of their times.
     pub fn is_obeyed(&self) -> bool {
-        matches!(self.state, State::Obeying { .. })
+        matches!(self.state, State::Following { .. })
     }
 
     /// Returns the newest finding, if it differs from the one before and was not returned yet.
@@ -157,7 +157,7 @@ impl DepartureCheck {
     }
 
     fn expire(&mut self, now: Instant) {
-        let is_overdue = |planned: Instant| planned + PATIENCE < now;
+        let is_overdue = |planned: Instant| planned + TIMEOUT < now;
         if self
             .awaited
             .take_if(|planned| is_overdue(*planned))
@@ -173,7 +173,7 @@ impl DepartureCheck {
 
     fn conclude(&mut self, now: Instant, finding: DepartureFinding) {
         self.state = match finding {
-            DepartureFinding::Obeyed => State::Obeying { next_check: now },
+            DepartureFinding::Followed => State::Following { next_check: now },
             _ => State::Waiting {
                 next_trial: now + TRIAL_INTERVAL,
             },
@@ -215,7 +215,7 @@ mod tests {
         let mut check = DepartureCheck::default();
         let now = Instant::ZERO + 1000 * MS;
         assert_eq!(try_for(&mut check, now, 100, OBEYS), 4);
-        assert_eq!(check.poll_finding(), Some(DepartureFinding::Obeyed));
+        assert_eq!(check.poll_finding(), Some(DepartureFinding::Followed));
 
         let now = now + 100 * MS;
         assert!(!check.poll_check(now, now + MS / 2), "too close");
@@ -241,7 +241,7 @@ mod tests {
         assert_eq!(try_for(&mut check, now + 10_000 * MS, 9_000, IGNORES), 1);
         assert_eq!(check.poll_finding(), None, "nothing new");
         try_for(&mut check, now + 20_000 * MS, 100, OBEYS);
-        assert_eq!(check.poll_finding(), Some(DepartureFinding::Obeyed));
+        assert_eq!(check.poll_finding(), Some(DepartureFinding::Followed));
     }
 
     #[test]

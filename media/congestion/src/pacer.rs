@@ -20,7 +20,7 @@ pub enum Spread {
     BorneRate,
 }
 
-/// Decides when each packet leaves. A frame that takes longer than its interval goes on; the next
+/// Decides when each packet leaves. A frame that takes longer than its interval continues; the next
 /// one follows it.
 ///
 /// ```

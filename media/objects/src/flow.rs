@@ -288,7 +288,7 @@ impl Flow {
         for packet in &outcome.acknowledged {
             // Which copy of a repeated packet arrived is not certain, so it measures no round trip
             // (RFC 9002, section 5.1 has numbers for that) unless nothing else shows that the path
-            // works again. Neither does one that left before its departure time, because the kernel no longer obeyed.
+            // works again. Neither does one that left before its departure time, because the kernel no longer followed it.
             let is_early = |arrived| {
                 let held = reported.saturating_since(arrived);
                 self.was_kernel_paced && packet.sent + held > now

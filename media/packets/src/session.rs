@@ -1,4 +1,4 @@
-//! Messages between a viewer and the sender of its packets: how a session is opened, what is told in
+//! Messages between a viewer and the sender of its packets: how a session is opened, what is sent in
 //! it, and its end. `docs/design/media.md` draws the bytes and names the keys.
 //!
 //! Every message begins with [`MESSAGE`], its kind and two zero bytes. [`Hello`] and [`Retry`] are

@@ -381,8 +381,8 @@ const PROGRAM: &str = "program";
 /// Returns the pacer of the packets to a viewer, and the reason.
 fn pacer(finding: DepartureFinding) -> (&'static str, &'static str) {
     match finding {
-        DepartureFinding::Obeyed => ("kernel", "it obeyed their departure times"),
-        DepartureFinding::Early => (PROGRAM, "the kernel did not obey their departure times"),
+        DepartureFinding::Followed => ("kernel", "it followed their departure times"),
+        DepartureFinding::Early => (PROGRAM, "the kernel did not follow their departure times"),
         DepartureFinding::Late => (PROGRAM, "the kernel sent them too late"),
         DepartureFinding::Unstamped => (PROGRAM, "the kernel did not report when they left"),
     }

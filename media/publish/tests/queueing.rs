@@ -1,4 +1,4 @@
-//! Departure times where the queueing discipline `fq` obeys them, and where `netem` delays all packets.
+//! Departure times where the queueing discipline `fq` follows them, and where `netem` delays all packets.
 
 mod pair;
 
@@ -13,7 +13,7 @@ use std::time::Duration;
 #[test]
 fn fq_is_found_to_obey_and_what_replaces_it_is_not() {
     let mut pair = Pair::create("found", "fq");
-    assert_eq!(pair.find_on_a_slow_machine(), DepartureFinding::Obeyed);
+    assert_eq!(pair.find_on_a_slow_machine(), DepartureFinding::Followed);
     pair.set_discipline("pfifo limit 1000");
     assert_eq!(pair.find(), DepartureFinding::Early);
 }
@@ -22,7 +22,7 @@ fn fq_is_found_to_obey_and_what_replaces_it_is_not() {
 fn a_delay_of_all_packets_is_not_mistaken_for_obedience() {
     for delay in ["1ms", "1500us", "2ms", "3ms"] {
         let mut pair = Pair::create(delay, &format!("netem delay {delay}"));
-        assert_ne!(pair.find(), DepartureFinding::Obeyed, "{delay}");
+        assert_ne!(pair.find(), DepartureFinding::Followed, "{delay}");
     }
 }
 

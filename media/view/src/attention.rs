@@ -1,4 +1,4 @@
-//! Whether the viewer looks at the person who is shown.
+//! Decides whether the person who is shown is in the viewer's field of view.
 
 use hawser_cloud::{Extent, FieldOfView, Pose};
 use hawser_units::Instant;
@@ -13,7 +13,7 @@ const STAYING_DEGREES: f32 = 20.0;
 const ENTERING_SHARE: f32 = 0.02;
 const STAYING_SHARE: f32 = 0.01;
 
-/// The time for which a person stays looked at who is out of view. So what is looked at changes at most twice
+/// The time for which a person who is out of view still counts as looked at. So what is looked at changes at most twice
 /// in this time.
 const LINGERING: Duration = Duration::from_millis(500);
 

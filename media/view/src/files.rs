@@ -9,7 +9,7 @@ use serde::Serialize;
 use std::path::Path;
 
 /// The files that are made of frames. One that cannot be written any more, because the disk is full, ends
-/// alone: the others go on, and so does watching.
+/// alone: the other files and watching continue.
 pub(crate) struct Files {
     timeline: Option<Table>,
     save: Option<SavedFrames>,

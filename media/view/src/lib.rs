@@ -66,7 +66,7 @@ pub const DEFAULT_MAX_POINTS: usize = 1 << 24;
 /// has arrived in time. What was changed on the way is refused. Fails if none arrives or one cannot be
 /// decoded. The clocks need not be synchronized: reports relate them.
 ///
-/// A file that cannot be written any more ends alone; watching goes on, and fails at the end.
+/// A file that cannot be written any more ends alone; watching continues, and fails at the end.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Args {
     #[command(flatten)]

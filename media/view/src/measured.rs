@@ -46,7 +46,7 @@ impl CaptureInterval {
     }
 }
 
-/// The median delay, in milliseconds, from which on it is a difference of the clocks: nobody watches what is as late.
+/// The median delay, in milliseconds, from which on it is a difference of the clocks: no viewer watches video that is so late.
 const MAX_DELAY_MS: f64 = 10_000.0;
 
 /// Writes the quality of experience in a duration as the rest of a sentence.

@@ -23,7 +23,7 @@ use std::time::Duration;
 /// The longest time between two looks at whether to stop.
 const STOP_POLL: Duration = Duration::from_millis(50);
 
-/// The time without an answer after which the user is told.
+/// The time without an answer after which a warning is logged.
 const NO_ANSWER: Duration = Duration::from_secs(3);
 
 /// The time without media after which the user is told, and the most bytes of a packet, with the headers of
@@ -57,11 +57,11 @@ pub(crate) struct Network {
     received: Received,
     figures: Option<Arc<Mutex<Figures>>>,
     next_figures: Instant,
-    /// When the user is told that there is no answer.
+    /// The time of the warning that there is no answer.
     report_at: Instant,
     /// The time at which the newest datagram was handled.
     handled: Instant,
-    /// When the user is told that no media arrive, if none have in this session.
+    /// The time of the warning that no media arrive, if none have in this session.
     media_by: Option<Instant>,
     /// The arrival of the newest authentic datagram.
     heard: Instant,
@@ -166,7 +166,7 @@ impl Network {
         }
     }
 
-    /// Takes a secret that the controller has replaced. An open session goes on until the publisher ends it.
+    /// Takes a secret that the controller has replaced. An open session continues until the publisher ends it.
     fn take_secret(&mut self, now: Instant) -> anyhow::Result<()> {
         if let Some(secret) = self.keyring.poll()? {
             self.secret = TrackSecret::new(*secret);
@@ -262,7 +262,7 @@ impl Network {
         }
     }
 
-    /// Hands over what is left of a session in whose place another one has come.
+    /// Hands over the rest of a session that another one has replaced.
     fn end_replaced(&mut self, now: Instant) {
         let Some(receiver) = self.session.viewer.take_replaced() else {
             return;
@@ -285,7 +285,7 @@ impl Network {
     }
 
     /// Returns whether packets to the publisher would leave from another address than that of the session,
-    /// from which nothing has come for a while.
+    /// from which nothing has arrived for some time.
     fn has_moved(&mut self, now: Instant) -> bool {
         if now < self.look_at.max(self.heard + QUIET) {
             return false;

@@ -747,7 +747,7 @@ impl RoundTrip {
         self.unanswered = 0;
         let held = Duration::from_micros(reply.held_micros.into());
         let all = at.duration_since(asked.sent).ok();
-        // The sample is wrong if the clock was set meanwhile. The next one will not be.
+        // The sample is wrong if the clock was set in between; the next one is right.
         if let Some(sample) = all.and_then(|all| all.checked_sub(held)) {
             self.smoothed = Some(smoothed_rtt(self.at(now), sample));
             self.last_reply = Some(now);

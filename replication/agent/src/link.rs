@@ -302,7 +302,7 @@ async fn listen(
             }
             Some(NodeMessage::Policy(policy)) => send(to_loop, Message::Policy(policy)),
             Some(NodeMessage::Authority(authorities)) => {
-                // The next session trusts them, and says so to the controller.
+                // The next session trusts them, and reports that to the controller.
                 if trust(state, &authorities) && !identity.trusts(&authorities) {
                     return Ok(Ended::Renewed);
                 }

@@ -62,8 +62,8 @@ pub(crate) struct Node {
     locals: Locals,
     /// The last change of each path.
     changes: BTreeMap<PathId, Change>,
-    /// The reason that ICMP errors are not heard.
-    deaf_because: Option<String>,
+    /// The reason that ICMP errors are not received.
+    unwatched_because: Option<String>,
     paths: Paths,
     searches: Searches,
     /// Whether the paths have to be looked up again.
@@ -137,7 +137,7 @@ impl Node {
             interfaces: Interfaces::read(&config)?,
             locals: Locals::read(&config)?,
             changes: BTreeMap::new(),
-            deaf_because: None,
+            unwatched_because: None,
             paths: Paths::default(),
             searches: Searches::default(),
             must_follow: false,
@@ -574,7 +574,7 @@ impl Node {
                 }
             }
         }
-        self.hear_path_errors();
+        self.watch_path_errors();
         self.record_attachments();
         self.follow_locals()?;
         let exits = self.choose_exits()?;
@@ -597,18 +597,18 @@ impl Node {
     }
 
     /// Listens for ICMP errors on the interfaces of the paths.
-    fn hear_path_errors(&mut self) {
+    fn watch_path_errors(&mut self) {
         let Some(sender) = &mut self.sender else {
             return;
         };
         let names = self.config.paths.values().map(|path| &path.interface);
         let numbers = names.filter_map(|name| self.interfaces.number(name));
-        let heard = sender.hear_path_errors(&numbers.collect::<Vec<_>>());
-        let why = heard.err().map(|error| error.to_string());
-        if let Some(why) = why.as_ref().filter(|_| why != self.deaf_because) {
+        let watched = sender.watch_path_errors(&numbers.collect::<Vec<_>>());
+        let why = watched.err().map(|error| error.to_string());
+        if let Some(why) = why.as_ref().filter(|_| why != self.unwatched_because) {
             warn!("the MTUs of routers on the paths are not noticed: {why}");
         }
-        self.deaf_because = why;
+        self.unwatched_because = why;
     }
 
     /// Handles the ICMP errors about copies since the last call.
@@ -737,7 +737,7 @@ impl Node {
             warn_of_large_packets(*prefix, sender, rules);
         }
         self.clock = Some(clock);
-        self.hear_path_errors();
+        self.watch_path_errors();
         Ok(())
     }
 

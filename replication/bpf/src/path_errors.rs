@@ -25,7 +25,7 @@ pub struct PathError {
     pub shim: Option<Shim>,
 }
 
-/// The program that hears them, and its attachments.
+/// The program that receives them, and its attachments.
 pub(crate) struct PathErrors {
     skeleton: PathErrorsSkel<'static>,
     records: Records<types::path_error>,
@@ -59,7 +59,7 @@ impl PathErrors {
             .retain(|ifindex, link| interfaces.contains(ifindex) && link.is_attached());
         for ifindex in interfaces {
             if !self.links.contains_key(ifindex) {
-                let program = fd(&self.skeleton.progs.hear_path_errors);
+                let program = fd(&self.skeleton.progs.watch_path_errors);
                 let link = Link::tcx_ingress(program, *ifindex)?;
                 self.links.insert(*ifindex, link);
             }
@@ -79,7 +79,7 @@ impl PathErrors {
     }
 
     pub(crate) fn run(&self, frame: &[u8]) -> Result<TestRun, RunError> {
-        test_run(&self.skeleton.progs.hear_path_errors, frame, 1)
+        test_run(&self.skeleton.progs.watch_path_errors, frame, 1)
     }
 }
 

@@ -619,7 +619,7 @@ impl Sender {
     ///
     /// # Errors
     /// [`AttachError::NoTcx`] before Linux 6.6.
-    pub fn hear_path_errors(&mut self, interfaces: &[u32]) -> Result<(), AttachError> {
+    pub fn watch_path_errors(&mut self, interfaces: &[u32]) -> Result<(), AttachError> {
         self.path_errors.attach(interfaces)
     }
 
@@ -689,7 +689,7 @@ impl Sender {
         test_run(&self.tc.progs.replicate_local, frame, repeat)
     }
 
-    /// Runs the program that hears ICMP errors on a frame.
+    /// Runs the program that receives ICMP errors on a frame.
     pub fn run_path_error(&self, frame: &[u8]) -> Result<TestRun, RunError> {
         self.path_errors.run(frame)
     }

@@ -142,8 +142,8 @@ struct Session {
     outgoing: Vec<Bytes>,
 }
 
-/// Starts a session without paths. The task exits when it is stopped or has had no path for
-/// `Settings::keep`.
+/// Starts a session without paths. The task exits when it is stopped or has had no path for the
+/// session timeout of its settings.
 pub(crate) fn start(settings: Settings) -> (Handle, tokio::task::JoinHandle<()>) {
     let (packets, packet_batches) = mpsc::channel(PACKET_QUEUE);
     let (commands, command_requests) = mpsc::channel(COMMAND_QUEUE);

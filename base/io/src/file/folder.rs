@@ -14,7 +14,7 @@ use std::path::{Component, Path, PathBuf};
 /// The number of symbolic links that are followed in a path, as in the kernel.
 const MAX_LINKS: usize = 40;
 
-/// An open folder. What is done in it is done there, whatever its path leads to meanwhile.
+/// An open folder. Its operations act on this folder, even if its path leads to another one by now.
 #[derive(Debug)]
 pub(super) struct Folder(OwnedFd);
 

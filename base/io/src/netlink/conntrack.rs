@@ -62,7 +62,7 @@ pub fn forget_flows(is_stale: impl Fn(&TrackedFlow) -> bool) -> Result<usize, Er
     for (family, name) in stale {
         match exchange(IPCTNL_MSG_CT_DELETE, NLM_F_ACK, family, &name, |_| {}) {
             Ok(()) => forgotten += 1,
-            // It has ended meanwhile.
+            // The connection has ended.
             Err(error) if error.raw_os_error() == Some(Errno::ENOENT as i32) => {}
             Err(error) => return Err(rejected("forget a tracked flow", &error)),
         }

@@ -1,6 +1,6 @@
 //! From an observation to a policy at the nodes.
 
-use crate::rig::{Caller, PATIENCE, Rig, flow};
+use crate::rig::{Caller, Rig, TIMEOUT, flow};
 use axum::http::StatusCode;
 use hawser_wire::{Key, Signal};
 use serde_json::{Value, json};
@@ -76,7 +76,7 @@ async fn an_ingress_that_takes_signals_gets_the_same_policy_in_band() {
     // A datagram may be lost, so the signal is sent three times.
     for _ in 0..3 {
         let mut datagram = [0; 64];
-        let length = tokio::time::timeout(PATIENCE, socket.recv(&mut datagram))
+        let length = tokio::time::timeout(TIMEOUT, socket.recv(&mut datagram))
             .await
             .unwrap()
             .unwrap();

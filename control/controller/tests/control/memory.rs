@@ -1,7 +1,7 @@
 //! The memory that unauthenticated clients can make a controller use, measured in a controller in
 //! its own process.
 
-use crate::rig::{PATIENCE, config, connector};
+use crate::rig::{TIMEOUT, config, connector};
 use axum::body::Bytes;
 use axum::http::Request;
 use h2::client::{Connection, SendRequest};
@@ -268,7 +268,7 @@ async fn connections_that_take_little_are_cut() {
         );
     }
     for connection in connections {
-        timeout(PATIENCE, connection)
+        timeout(TIMEOUT, connection)
             .await
             .expect("it is cut")
             .unwrap();

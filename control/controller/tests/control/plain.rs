@@ -1,6 +1,6 @@
 //! The listener without TLS.
 
-use crate::rig::{PATIENCE, Rig};
+use crate::rig::{Rig, TIMEOUT};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -22,7 +22,7 @@ async fn rig() -> (Rig, SocketAddr) {
 async fn closed(mut socket: TcpStream) -> String {
     let mut text = Vec::new();
     // A reset is an end too.
-    let _ = timeout(PATIENCE, socket.read_to_end(&mut text))
+    let _ = timeout(TIMEOUT, socket.read_to_end(&mut text))
         .await
         .unwrap();
     String::from_utf8_lossy(&text).into_owned()

@@ -1,6 +1,6 @@
 //! Reload of a running controller's configuration by SIGHUP.
 
-use crate::rig::{PATIENCE, connector};
+use crate::rig::{TIMEOUT, connector};
 use hawser_controller::Args;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -71,7 +71,7 @@ impl Process {
         loop {
             let line = self
                 .log
-                .recv_timeout(PATIENCE)
+                .recv_timeout(TIMEOUT)
                 .unwrap_or_else(|error| panic!("{text}: {error}"));
             if line.contains(text) {
                 return line;

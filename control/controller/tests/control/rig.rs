@@ -18,7 +18,7 @@ use tokio_rustls::TlsConnector;
 use tower::ServiceExt;
 
 /// A timeout longer than any operation takes on a busy machine.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(30);
 
 pub(crate) struct Rig {
     pub(crate) server: Server,
@@ -106,7 +106,7 @@ impl Rig {
             ..
         } = self;
         drop(router);
-        tokio::time::timeout(PATIENCE, server.stop()).await.unwrap();
+        tokio::time::timeout(TIMEOUT, server.stop()).await.unwrap();
         directory
     }
 
@@ -116,7 +116,7 @@ impl Rig {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
-        tokio::time::timeout(PATIENCE, wait)
+        tokio::time::timeout(TIMEOUT, wait)
             .await
             .expect("the condition holds within the time");
     }
@@ -427,7 +427,7 @@ impl Events {
                 self.text = rest.to_owned();
                 return Some((kind, data));
             }
-            let more = tokio::time::timeout(PATIENCE, self.body.next())
+            let more = tokio::time::timeout(TIMEOUT, self.body.next())
                 .await
                 .expect("something comes in time")?;
             self.text
@@ -445,7 +445,7 @@ impl Events {
                 }
             }
         };
-        tokio::time::timeout(PATIENCE, wait)
+        tokio::time::timeout(TIMEOUT, wait)
             .await
             .expect("it comes within the time")
     }

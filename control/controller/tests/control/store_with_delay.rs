@@ -1,6 +1,6 @@
 //! A store that takes its time, or no changes.
 
-use crate::rig::PATIENCE;
+use crate::rig::TIMEOUT;
 use async_trait::async_trait;
 use hawser_controller::store::{
     Embedded, Entry, Error, Lease, LeaseId, Page, Revision, Store, Watch, Write,
@@ -48,7 +48,7 @@ impl SlowStore {
     pub(crate) async fn has_commit_in_flight(&self) {
         let mut in_flight = self.in_flight.subscribe();
         let wait = in_flight.wait_for(|count| *count > 0);
-        tokio::time::timeout(PATIENCE, wait).await.unwrap().unwrap();
+        tokio::time::timeout(TIMEOUT, wait).await.unwrap().unwrap();
     }
 }
 

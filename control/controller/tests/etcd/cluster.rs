@@ -2,7 +2,7 @@
 //! The leader is killed, etcd is killed and restarted: no policy is lost, and decisions continue.
 
 use crate::server::{EtcdServer, free_port};
-use crate::store_suite::{PATIENCE, in_time};
+use crate::store_suite::{TIMEOUT, in_time};
 use hawser_client::{Controller, NodeClient, NodeMessage, OperatorClient, enrol};
 use hawser_controller::store::{Etcd, Store};
 use hawser_controller::{Config, Server};
@@ -445,7 +445,7 @@ async fn override_policies(operator: OperatorClient, stop: Arc<AtomicBool>) -> u
         if stop.load(Ordering::Relaxed) {
             break;
         }
-        assert!(start.elapsed() < PATIENCE * 10);
+        assert!(start.elapsed() < TIMEOUT * 10);
         let code = u8::try_from(1 + round % 2).expect("one or two");
         let choice: Override = from_value(json!({ "code": code })).expect("an override");
         match operator.override_policy(&name("fixed"), choice).await {

@@ -2,7 +2,7 @@
 
 use crate::server::{EtcdServer, connect};
 use crate::store_suite::controllers::Pair;
-use crate::store_suite::{PATIENCE, in_time, until};
+use crate::store_suite::{TIMEOUT, in_time, until};
 use futures_util::StreamExt;
 use hawser_controller::store::{
     Change, Election, Error, EtcdSettings, Expect, Follow, Role, Store, Update, Write,
@@ -388,7 +388,7 @@ async fn a_leader_that_is_cut_off_stops_before_the_next_one_starts() {
         .commit(vec![next.fence(), Write::put("decision", *b"good")])
         .await
         .expect("it leads");
-    assert!(cut_off.elapsed() < PATIENCE);
+    assert!(cut_off.elapsed() < TIMEOUT);
 
     // After it reconnects, it is a follower.
     relay.cut.store(false, Ordering::Relaxed);

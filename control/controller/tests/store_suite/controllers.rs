@@ -1,6 +1,6 @@
 //! Two controllers on one store, called directly.
 
-use super::{PATIENCE, until};
+use super::{TIMEOUT, until};
 use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::http::header::{AUTHORIZATION, CONTENT_TYPE, ETAG, IF_MATCH};
@@ -191,7 +191,7 @@ impl Pair {
             .expect("it has just led");
         let (server, router) = self.controllers.remove(leader);
         drop(router);
-        tokio::time::timeout(PATIENCE, server.stop())
+        tokio::time::timeout(TIMEOUT, server.stop())
             .await
             .expect("it ends");
     }
@@ -200,7 +200,7 @@ impl Pair {
     pub(crate) async fn stop(self) -> TempDir {
         for (server, router) in self.controllers {
             drop(router);
-            tokio::time::timeout(PATIENCE, server.stop())
+            tokio::time::timeout(TIMEOUT, server.stop())
                 .await
                 .expect("it ends");
         }

@@ -28,7 +28,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// A timeout longer than any operation takes.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A separate store for one test.
 #[async_trait]
@@ -85,7 +85,7 @@ macro_rules! suite {
 pub(crate) use suite;
 
 pub(crate) async fn in_time<T>(what: impl Future<Output = T>) -> T {
-    tokio::time::timeout(PATIENCE, what)
+    tokio::time::timeout(TIMEOUT, what)
         .await
         .expect("it takes too long")
 }

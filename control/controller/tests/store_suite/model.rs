@@ -151,7 +151,7 @@ async fn replay(store: &dyn Store, after: u64, expected: &Held) {
 
 pub(crate) async fn agrees_with_the_model(subject: &impl Subject) {
     let store = subject.store();
-    let lease = store.grant(super::PATIENCE * 10).await.expect("granted").id;
+    let lease = store.grant(super::TIMEOUT * 10).await.expect("granted").id;
     for seed in 0..5 {
         let start = store
             .commit(vec![Write::put("start", [seed])])
@@ -190,7 +190,7 @@ pub(crate) async fn commits_have_one_order(subject: &impl Subject) {
     const WRITERS: u8 = 6;
     let lease = subject
         .store()
-        .grant(super::PATIENCE * 10)
+        .grant(super::TIMEOUT * 10)
         .await
         .expect("granted")
         .id;

@@ -1,6 +1,6 @@
 //! The publisher and the subscribers of moq-relay, all in this process.
 
-use super::{PATIENCE, Running, SERVER_NAME, Server};
+use super::{Running, SERVER_NAME, Server, TIMEOUT};
 use crate::relays::{Network, PUBLISHER, SUBSCRIBERS};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use futures_util::StreamExt;
@@ -175,10 +175,10 @@ impl Audience {
     ///
     /// # Errors
     /// If a subscriber has ended.
-    pub(crate) fn take(&self, objects: usize, patience: Duration) -> Result<Vec<Duration>> {
+    pub(crate) fn take(&self, objects: usize, timeout: Duration) -> Result<Vec<Duration>> {
         let mut delays = Vec::new();
         while delays.len() < objects {
-            let Ok(delay) = self.arrivals.recv_timeout(patience) else {
+            let Ok(delay) = self.arrivals.recv_timeout(timeout) else {
                 break;
             };
             delays.push(delay.context("a subscriber of moq-relay has ended")?);
@@ -223,7 +223,7 @@ impl Worker {
             thread: Some(thread),
             stop: Some(stop),
         };
-        let begun = is_ready.recv_timeout(PATIENCE);
+        let begun = is_ready.recv_timeout(TIMEOUT);
         begun.context("moq-relay does not answer")??;
         Ok(worker)
     }

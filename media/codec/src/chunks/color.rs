@@ -52,7 +52,7 @@ impl<const SHIFT: u8> History<SHIFT> {
         [mean(0), mean(1), mean(2)]
     }
 
-    /// Returns the steps from the prediction to a colour, and goes on to it.
+    /// Returns the steps from the prediction to a colour, and takes it as the next prediction.
     #[inline]
     pub(super) fn quantise(&mut self, color: Ycc) -> [u32; 3] {
         let predicted = self.predict();

@@ -102,7 +102,7 @@ impl Positions {
         ]
     }
 
-    /// Finds the position of a key of another block, and goes on to that block unless it reaches the
+    /// Finds the position of a key of another block, and moves to that block unless it reaches the
     /// last position in range.
     #[cold]
     fn enter(&mut self, key: u64) -> [i16; 3] {

@@ -1,6 +1,6 @@
 //! Parity chunks: the exclusive or of the chunks of a group, from which any one of them is found.
 //!
-//! The chunks of a slice are dealt to the groups in turn, so that as many chunks in a row as there
+//! The chunks of a slice go to the groups round robin, so that as many chunks in a row as there
 //! are groups may be lost.
 
 use super::header::{COMMON_BYTES, Place, SliceId};

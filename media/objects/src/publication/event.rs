@@ -21,7 +21,7 @@ pub enum PublicationEvent {
         /// The reason.
         reason: EndReason,
     },
-    /// The probe that tests whether the kernel obeys departure times on the route to a viewer has ended.
+    /// The probe that tests whether the kernel follows departure times on the route to a viewer has ended.
     Paced {
         /// The viewer's address.
         address: SocketAddr,

@@ -31,7 +31,7 @@ pub(super) struct ViewerFlow {
     pub(super) flow: Flow,
     /// The length of the datagrams that the path carries.
     pub(super) path: PathSize,
-    /// Whether the kernel obeys departure times, if datagrams may have them.
+    /// Whether the kernel follows departure times, if datagrams may have them.
     departures: Option<DepartureCheck>,
     pub(super) pose: Option<Pose>,
     /// The arrival of the newest report, or the time at which the viewer joined.
@@ -174,7 +174,7 @@ impl ViewerFlow {
         })
     }
 
-    /// Returns the departure time of a message that tests whether the kernel obeys departure times. While
+    /// Returns the departure time of a message that tests whether the kernel follows departure times. While
     /// packets of media wait, none is.
     pub(super) fn poll_trial(&mut self, now: Instant) -> Option<Instant> {
         let check = self.departures.as_mut()?;
@@ -191,7 +191,7 @@ impl ViewerFlow {
         }
     }
 
-    /// Returns the new finding of whether the kernel obeys departure times, if there is one.
+    /// Returns the new finding of whether the kernel follows departure times, if there is one.
     pub(super) fn poll_finding(&mut self) -> Option<DepartureFinding> {
         self.departures.as_mut()?.poll_finding()
     }

@@ -129,8 +129,8 @@ struct World {
     encoding: Duration,
     /// The slices of a refinement that is being encoded, and when each is.
     refinement: VecDeque<(Instant, Vec<u8>)>,
-    /// Whether the kernel obeys departure times, and the packets that it holds.
-    obeys: bool,
+    /// Whether the kernel follows departure times, and the packets that it holds.
+    follows: bool,
     held: BTreeMap<(Instant, usize), Outgoing>,
 }
 
@@ -162,7 +162,7 @@ impl World {
             excess: 1,
             encoding: Duration::ZERO,
             refinement: VecDeque::new(),
-            obeys: false,
+            follows: false,
             held: BTreeMap::new(),
         }
     }
@@ -236,7 +236,7 @@ impl World {
 
     fn transmit(&mut self) {
         while let Some(outgoing) = self.publication.poll_transmit(self.now) {
-            let at = outgoing.at.filter(|_| self.obeys).unwrap_or(self.now);
+            let at = outgoing.at.filter(|_| self.follows).unwrap_or(self.now);
             self.held.insert((at, self.held.len()), outgoing);
         }
         let later = self
@@ -318,27 +318,27 @@ fn a_pacing_kernel_is_detected_and_used_until_it_stops() {
         });
         findings.collect()
     };
-    let received_bytes = |obeys: bool| {
+    let received_bytes = |follows: bool| {
         let mut world = World::new(&[60.0]);
-        world.obeys = obeys;
+        world.follows = follows;
         world.run(Duration::from_secs(1));
-        let expected = if obeys {
-            DepartureFinding::Obeyed
+        let expected = if follows {
+            DepartureFinding::Followed
         } else {
             DepartureFinding::Early
         };
         assert_eq!(findings(&mut world), [expected]);
         world.run(Duration::from_secs(9));
         let status = world.publication.status()[0];
-        assert_eq!(status.is_kernel_paced, obeys);
+        assert_eq!(status.is_kernel_paced, follows);
         assert_eq!(status.refusals, Refusals::default());
         let frames = &world.watchers[0].frames;
         let whole = frames.iter().filter(|frame| frame.is_whole).count();
         assert!(whole * 100 >= frames.len() * 98);
 
-        world.obeys = false;
+        world.follows = false;
         world.run(Duration::from_secs(1));
-        let expected = obeys.then_some(DepartureFinding::Early);
+        let expected = follows.then_some(DepartureFinding::Early);
         assert_eq!(findings(&mut world), Vec::from_iter(expected));
         assert!(!world.publication.status()[0].is_kernel_paced);
         status.received.bytes

@@ -61,7 +61,7 @@ impl Pair {
         assert!(tc.args(discipline.split(' ')).status().unwrap().success());
     }
 
-    /// Finds whether the kernel obeys, on a machine that may be too slow for that at first.
+    /// Finds whether the kernel follows departure times, on a machine that may be too slow for that at first.
     pub(crate) fn find_on_a_slow_machine(&mut self) -> DepartureFinding {
         let until = monotonic() + TIMEOUT;
         loop {
@@ -72,7 +72,7 @@ impl Pair {
         }
     }
 
-    /// Sends datagrams until it is found whether the kernel obeys.
+    /// Sends datagrams until it is found whether the kernel follows departure times.
     pub(crate) fn find(&mut self) -> DepartureFinding {
         let mut check = DepartureCheck::default();
         let until = monotonic() + TIMEOUT;

@@ -143,7 +143,7 @@ static __always_inline bool is_due(__u32 path)
 }
 
 SEC("tcx/ingress")
-int hear_path_errors(struct __sk_buff *skb)
+int watch_path_errors(struct __sk_buff *skb)
 {
 	struct path_error error = {};
 	struct quoted quoted __attribute__((aligned(8))) = {};

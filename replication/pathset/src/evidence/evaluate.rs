@@ -215,7 +215,7 @@ impl Evidence {
     }
 
     /// Returns the path that one packet in [`HEDGE_EVERY`] takes in addition to `code`, if `code`
-    /// is damaged within the tolerance. No other path is probed meanwhile: this one is the first
+    /// is damaged within the tolerance. No other path is probed at that time: this one is the first
     /// candidate for help.
     fn hedge(&self, code: PathSet, damages: &Damages) -> Option<(PathSet, u16)> {
         if self.is_in_order(code) {
