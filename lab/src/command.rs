@@ -199,7 +199,7 @@ fn tables(args: &TablesArgs) -> Result<()> {
 fn list() -> Result<()> {
     let lines = experiments::all().into_iter().flat_map(|experiment| {
         let title = format!("{}: {}", experiment.name(), experiment.about());
-        let cases = experiment.cases().into_iter();
+        let cases = experiment.case_names().into_iter();
         std::iter::once(title).chain(cases.map(|case| format!("  {case}")))
     });
     print_lines(lines)

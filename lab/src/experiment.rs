@@ -20,11 +20,14 @@ use wildmatch::WildMatch;
 
 /// An experiment: which cases there are, how one is measured, and what the figures mean.
 pub trait Experiment: Sync {
-    /// The parameters of one measurement, displayed as its name.
-    type Case: Display + Send + Sync;
+    /// The parameters of a case, displayed as its name, which the list, patterns and the summary have.
+    type Case: Display;
 
-    /// The results of one measurement.
-    type Measured: Measured;
+    /// The parameters of one measurement of cases, such as a case with a seed, displayed as its name.
+    type Trial: Display + Send + Sync;
+
+    /// The results of a trial.
+    type Outcome: Measured;
 
     /// The name that `hawser lab run` takes.
     fn name(&self) -> &'static str;
@@ -32,8 +35,8 @@ pub trait Experiment: Sync {
     /// A description in one sentence.
     fn about(&self) -> &'static str;
 
-    /// The names of all cases, in the order in which they run.
-    fn names(&self) -> Vec<String>;
+    /// Returns all cases, in the order in which they are listed.
+    fn cases(&self) -> Vec<Self::Case>;
 
     /// Returns whether a run may use another recording than the experiment's.
     fn takes_recording(&self) -> bool {
@@ -50,41 +53,46 @@ pub trait Experiment: Sync {
         false
     }
 
-    /// Returns the cases that a run selects, in the order in which they run.
-    fn cases(&self, run: &Run) -> Result<Vec<Self::Case>>;
+    /// Returns the trials of the cases that a run selects, in the order in which they run.
+    fn trials(&self, run: &Run) -> Result<Vec<Self::Trial>>;
 
-    /// The number of cases that are measured at the same time. It is 1 unless time is virtual.
+    /// The number of trials that are measured at the same time. It is 1 unless time is virtual.
     fn workers(&self) -> usize {
         1
     }
 
-    /// Measures a case.
-    fn measure(&self, case: &Self::Case, run: &Run) -> Result<Self::Measured>;
+    /// Runs a trial.
+    fn measure(&self, trial: &Self::Trial, run: &Run) -> Result<Self::Outcome>;
 
     /// Adds the cases to the summary, and writes the report and further files to the output folder.
-    /// At least one case was measured.
+    /// At least one trial was measured.
     fn summarise(
         &self,
-        completed: Vec<Completed<Self::Case, Self::Measured>>,
+        completed: Vec<Completed<Self::Trial, Self::Outcome>>,
         summary: &mut Summary,
         run: &Run,
     ) -> Result<()>;
 }
 
-/// The results of one measurement.
+/// The results of a trial.
 pub trait Measured: Send {
     /// Returns the reasons why the figures are not valid, one sentence each. The figures themselves
-    /// are no reason.
-    fn invalid_because(&self) -> Vec<String>;
+    /// are no reason. There is none in virtual time, which passes as it should on any machine.
+    fn invalid_because(&self) -> Vec<String> {
+        Vec::new()
+    }
 }
 
-/// A case that was measured.
+/// The trials of an experiment that were measured, in the order in which they ran.
+pub type Results<E> = Vec<Completed<<E as Experiment>::Trial, <E as Experiment>::Outcome>>;
+
+/// A trial that was measured.
 #[derive(Debug, Clone)]
-pub struct Completed<C, M> {
-    /// The case.
-    pub case: C,
+pub struct Completed<T, O> {
+    /// The trial.
+    pub trial: T,
     /// The results of the last attempt.
-    pub measured: M,
+    pub outcome: O,
     /// The number of attempts.
     pub attempts: u32,
 }
@@ -97,8 +105,8 @@ pub trait Entry: Sync {
     /// A description in one sentence.
     fn about(&self) -> &'static str;
 
-    /// The names of all cases, in the order in which they run.
-    fn cases(&self) -> Vec<String>;
+    /// Returns the names of all cases, in the order in which they are listed.
+    fn case_names(&self) -> Vec<String>;
 
     /// Returns whether a run may use another recording than the experiment's.
     fn takes_recording(&self) -> bool;
@@ -123,8 +131,9 @@ impl<E: Experiment> Entry for E {
         Experiment::about(self)
     }
 
-    fn cases(&self) -> Vec<String> {
-        self.names()
+    fn case_names(&self) -> Vec<String> {
+        let cases = self.cases();
+        cases.iter().map(E::Case::to_string).collect()
     }
 
     fn takes_recording(&self) -> bool {
@@ -140,35 +149,37 @@ impl<E: Experiment> Entry for E {
     }
 
     fn run(&self, run: &Run) -> Result<Summary> {
-        let cases = Experiment::cases(self, run)?;
-        // Not every case leaves raw data, and a report needs the folder, too.
+        let trials = self.trials(run)?;
+        // Not every trial leaves raw data, and a report needs the folder, too.
         fs::create_dir_all(&run.out)
             .with_context(|| format!("cannot create {}", run.out.display()))?;
         let mut summary = Summary::new(Experiment::name(self), Provenance::gather(run.seed));
-        let results = measure_all(self, &cases, run)?;
-        let completed = sift(cases, results, &mut summary)?;
+        let results = measure_all(self, &trials, run)?;
+        let completed = sift(trials, results, &mut summary)?;
         self.summarise(completed, &mut summary, run)?;
         Ok(summary)
     }
 }
 
-/// The results of a case with the number of attempts.
-type Attempted<M> = Result<(M, u32)>;
+/// The results of a trial with the number of attempts.
+type Attempted<O> = Result<(O, u32)>;
 
-/// Measures the cases, as many at a time as there are workers.
+/// Measures the trials, as many at a time as there are workers.
 fn measure_all<E: Experiment>(
     experiment: &E,
-    cases: &[E::Case],
+    trials: &[E::Trial],
     run: &Run,
-) -> Result<Vec<Attempted<E::Measured>>> {
+) -> Result<Vec<Attempted<E::Outcome>>> {
     let (next, results) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     let work = || {
         while !run.stop.requested() {
             let index = next.fetch_add(1, Ordering::Relaxed);
-            let Some(case) = cases.get(index) else { break };
-            progress(&format!("[{}/{}] {case}", index + 1, cases.len()));
+            let Some(trial) = trials.get(index) else {
+                break;
+            };
+            progress(&format!("[{}/{}] {trial}", index + 1, trials.len()));
             let result = run
-                .until_valid(|| without_panic(|| experiment.measure(case, run)))
+                .until_valid(|| without_panic(|| experiment.measure(trial, run)))
                 .inspect_err(|error| progress(&format!("  failed: {error:#}")));
             let mut results = results.lock();
             results.push((index, result));
@@ -198,31 +209,31 @@ fn without_panic<T>(measure: impl FnOnce() -> Result<T>) -> Result<T> {
     })
 }
 
-/// Returns the cases that were measured. Those that failed or are not valid invalidate the summary.
+/// Returns the trials that were measured. Those that failed or are not valid invalidate the summary.
 ///
 /// # Errors
-/// If every case failed: the first failure.
-fn sift<C: Display, M: Measured>(
-    cases: Vec<C>,
-    results: Vec<Attempted<M>>,
+/// If every trial failed: the first failure.
+fn sift<T: Display, O: Measured>(
+    trials: Vec<T>,
+    results: Vec<Attempted<O>>,
     summary: &mut Summary,
-) -> Result<Vec<Completed<C, M>>> {
+) -> Result<Vec<Completed<T, O>>> {
     let (mut completed, mut failure) = (Vec::new(), None);
-    for (case, result) in cases.into_iter().zip(results) {
+    for (trial, result) in trials.into_iter().zip(results) {
         match result {
-            Ok((measured, attempts)) => {
-                for reason in measured.invalid_because() {
-                    summary.invalidate(format!("{case}: {reason}"));
+            Ok((outcome, attempts)) => {
+                for reason in outcome.invalid_because() {
+                    summary.invalidate(format!("{trial}: {reason}"));
                 }
                 completed.push(Completed {
-                    case,
-                    measured,
+                    trial,
+                    outcome,
                     attempts,
                 });
             }
             Err(error) => {
-                summary.count_failed(format!("{case}: {error:#}"));
-                failure.get_or_insert(error.context(format!("case {case}")));
+                summary.count_failed(format!("{trial}: {error:#}"));
+                failure.get_or_insert(error.context(format!("case {trial}")));
             }
         }
     }
@@ -263,13 +274,13 @@ impl Run {
     /// Repeats a measurement while the emulator or the machine does not keep up, at most `attempts`
     /// times. The measured figures do not influence this. Returns the last outcome and the number
     /// of attempts.
-    fn until_valid<M: Measured>(&self, measure: impl Fn() -> Result<M>) -> Attempted<M> {
+    fn until_valid<O: Measured>(&self, measure: impl Fn() -> Result<O>) -> Attempted<O> {
         let mut attempt = 1;
         loop {
-            let measured = measure()?;
-            let reasons = measured.invalid_because();
+            let outcome = measure()?;
+            let reasons = outcome.invalid_because();
             if reasons.is_empty() || attempt >= self.attempts || self.stop.requested() {
-                return Ok((measured, attempt));
+                return Ok((outcome, attempt));
             }
             progress(&format!("  not valid, repeating: {}", reasons.join("; ")));
             attempt += 1;
@@ -365,7 +376,8 @@ mod tests {
 
     impl Experiment for Mixed {
         type Case = &'static str;
-        type Measured = Figures;
+        type Trial = &'static str;
+        type Outcome = Figures;
 
         fn name(&self) -> &'static str {
             "mixed"
@@ -375,12 +387,12 @@ mod tests {
             "cases that fail"
         }
 
-        fn names(&self) -> Vec<String> {
-            CASES.map(str::to_owned).to_vec()
+        fn cases(&self) -> Vec<&'static str> {
+            CASES.to_vec()
         }
 
-        fn cases(&self, run: &Run) -> Result<Vec<&'static str>> {
-            run.chosen(CASES.to_vec())
+        fn trials(&self, run: &Run) -> Result<Vec<&'static str>> {
+            run.chosen(self.cases())
         }
 
         fn workers(&self) -> usize {
@@ -398,14 +410,14 @@ mod tests {
 
         fn summarise(
             &self,
-            completed: Vec<Completed<&'static str, Figures>>,
+            completed: Results<Self>,
             summary: &mut Summary,
             run: &Run,
         ) -> Result<()> {
             fs::write(run.out.join("report.html"), "")?;
             summary.cases = completed
                 .into_iter()
-                .map(|one| Case::new(&format!("{} {}", one.case, one.attempts)))
+                .map(|one| Case::new(&format!("{} {}", one.trial, one.attempts)))
                 .collect();
             Ok(())
         }
@@ -465,7 +477,7 @@ mod tests {
     fn every_experiment_runs_a_case_into_a_new_folder() {
         for experiment in crate::experiments::all() {
             let name = experiment.name();
-            let case = experiment.cases().swap_remove(0);
+            let case = experiment.case_names().swap_remove(0);
             let (_folder, mut run) = run(&case);
             run.seconds = Some(1.0);
             run.stop.request();

@@ -29,7 +29,7 @@ pub fn all() -> Vec<Box<dyn Entry>> {
         Box::new(qian::Qian),
         Box::new(faults::Faults),
         Box::new(control::Control),
-        Box::new(cellfusion::CellFusion),
+        Box::new(cellfusion::CellFusion::default()),
         Box::new(cellfusion_live::CellFusionLive),
         Box::new(codecs::Codecs),
         Box::new(l4s::L4s::default()),

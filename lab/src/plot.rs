@@ -81,6 +81,24 @@ pub struct Band {
     pub label: String,
 }
 
+impl Plot {
+    /// Creates a panel without bands.
+    pub fn new(
+        title: impl Into<String>,
+        x: Axis,
+        y: Axis,
+        series: impl IntoIterator<Item = Series>,
+    ) -> Self {
+        Plot {
+            title: title.into(),
+            x,
+            y,
+            series: series.into_iter().collect(),
+            bands: Vec::new(),
+        }
+    }
+}
+
 impl Series {
     /// Creates a series whose points are joined by a line.
     pub fn line(name: impl Into<String>, points: Vec<(f64, f64)>) -> Self {

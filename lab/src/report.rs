@@ -11,7 +11,7 @@ use hawser_cloud::Image;
 use hawser_recording::encode_png;
 use std::fmt::Write as _;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 pub use table::{Cell, Table};
 
 /// The name of the file in an experiment's output folder.
@@ -21,9 +21,9 @@ pub const FILE_NAME: &str = "report.html";
 #[derive(Debug, Clone, PartialEq)]
 pub struct Report<'a> {
     /// The heading of the page.
-    pub title: String,
+    pub title: &'a str,
     /// A description of the experiment in a few sentences.
-    pub intro: String,
+    pub intro: &'a str,
     /// The most important figures.
     pub highlights: Vec<Highlight>,
     /// The sections, in reading order.
@@ -99,6 +99,12 @@ impl Highlight {
 }
 
 impl Section {
+    /// Creates a section with a table of all cases.
+    pub fn all_figures(text: impl Into<String>, summary: &Summary) -> Self {
+        let table = Table::of_cases(&summary.cases, "");
+        Section::new("All figures", text, vec![Item::Table(table)])
+    }
+
     /// Creates a section.
     pub fn new(title: impl Into<String>, text: impl Into<String>, items: Vec<Item>) -> Self {
         Section {
@@ -129,11 +135,9 @@ impl Item {
 
 impl Report<'_> {
     /// Writes [`FILE_NAME`] into `folder`.
-    pub fn write(&self, folder: &Path) -> Result<PathBuf> {
+    pub fn write(&self, folder: &Path) -> Result<()> {
         let path = folder.join(FILE_NAME);
-        fs::write(&path, self.html())
-            .with_context(|| format!("cannot write {}", path.display()))?;
-        Ok(path)
+        fs::write(&path, self.html()).with_context(|| format!("cannot write {}", path.display()))
     }
 
     /// Returns the page as HTML.
@@ -152,7 +156,7 @@ impl Report<'_> {
     }
 
     fn head(&self, page: &mut String) {
-        let title = escape(&self.title);
+        let title = escape(self.title);
         let _ = write!(
             page,
             r#"<!doctype html>
@@ -175,7 +179,7 @@ impl Report<'_> {
 "#,
             include_str!("report/report.css"),
             escape(&self.summary.experiment),
-            escape(&self.intro)
+            escape(self.intro)
         );
     }
 
@@ -373,8 +377,8 @@ mod tests {
             items: vec![Item::Table(table), Item::Figure(figure), picture],
         };
         Report {
-            title: "Table I".into(),
-            intro: "Five paths.".into(),
+            title: "Table I",
+            intro: "Five paths.",
             highlights: vec![],
             sections: vec![section],
             summary,

@@ -1,5 +1,9 @@
 //! CellFusion in virtual time: four cellular uplinks of a moving car carry one video, with each
-//! scheme.
+//! contender.
+//!
+//! A run goes from a pattern to `summary.json` in this order: [`trial::chosen`] says which contenders
+//! run on which drives, [`measure`] sends the video of one trial and evaluates what the viewer sees,
+//! and [`score`] puts the trials of a contender together.
 
 mod bootstrap;
 mod clock;
@@ -11,71 +15,45 @@ mod drive;
 mod example;
 mod histogram;
 mod oracle;
+mod outcome;
 mod paper;
 mod pictures;
 mod plain;
 mod report;
 mod score;
 mod simulation;
+mod trial;
 mod video;
 
-use crate::experiment::{Completed, Experiment, Run, matches, progress};
+use crate::experiment::{Experiment, Results, Run, progress};
 use crate::summary::Summary;
-use anyhow::{Result, bail, ensure};
+use anyhow::{Result, bail};
 use connection::Identities;
-use contender::{CASES, ORACLE, SINGLE, Sender};
-use drive::Set;
+use contender::{Contender, Sender};
 pub(super) use drive::{Drive, all as drives, known};
 use hawser_qoe::Qoe;
 use hawser_units::Bitrate;
-use parking_lot::Mutex;
+use outcome::Outcome;
 use pictures::Film;
-use score::{Score, Trip};
-use std::collections::BTreeMap;
-use std::fmt;
-use std::sync::Arc;
+use score::Score;
+use simulation::Transfer;
+use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::Duration;
+use trial::Trial;
 pub(super) use video::{BITRATE, REORDERING_WAIT, play};
 
-/// A job with all that it needs.
-pub(crate) struct Ride {
-    job: Job,
-    course: Arc<Course>,
-    length: Duration,
-    identities: Arc<Identities>,
-    /// The video, if the run has pictures.
-    film: Option<Arc<Film>>,
-}
-
-/// A drive, and the share of time for which the oracle stalls on it, by the bitrate of the video.
-struct Course {
-    drive: Drive,
-    floors: Mutex<BTreeMap<Bitrate, f64>>,
-}
-
-impl Course {
-    fn floor(&self, video: Bitrate, length: Duration) -> f64 {
-        let floor = || floor(&self.drive, video, length).stall_ratio;
-        *self.floors.lock().entry(video).or_insert_with(floor)
-    }
-}
-
-impl From<Drive> for Course {
-    fn from(drive: Drive) -> Course {
-        Course {
-            drive,
-            floors: Mutex::default(),
-        }
-    }
-}
-
 /// See [`about`](Experiment::about).
-pub(crate) struct CellFusion;
+#[derive(Default)]
+pub(crate) struct CellFusion {
+    /// The video, if the run has pictures.
+    film: OnceLock<Film>,
+}
 
 impl Experiment for CellFusion {
-    type Case = Ride;
-    type Measured = Trip;
+    type Case = Contender;
+    type Trial = Trial;
+    type Outcome = Outcome;
 
     fn name(&self) -> &'static str {
         "cellfusion"
@@ -89,10 +67,6 @@ impl Experiment for CellFusion {
          --repetitions N repeats each drive, --pictures adds SSIM"
     }
 
-    fn names(&self) -> Vec<String> {
-        contender::all().map(String::from).collect()
-    }
-
     fn has_pictures(&self) -> bool {
         true
     }
@@ -101,31 +75,25 @@ impl Experiment for CellFusion {
         true
     }
 
-    fn cases(&self, run: &Run) -> Result<Vec<Ride>> {
+    fn cases(&self) -> Vec<Contender> {
+        contender::all().collect()
+    }
+
+    fn trials(&self, run: &Run) -> Result<Vec<Trial>> {
         let mut drives = drive::all()?;
         let pattern = run.pattern.as_deref();
         if pattern.is_some_and(|pattern| pattern.contains('/')) {
             drives.extend(drive::further(&drives)?);
         }
-        let jobs = chosen(pattern, &drives)?;
-        let jobs = jobs
-            .into_iter()
-            .flat_map(|job| job.repeated(run.repetitions));
-        let courses = drives.into_iter().map(Course::from);
-        let courses: Vec<Arc<Course>> = courses.map(Arc::new).collect();
-        let identities = Arc::new(Identities::sign()?);
-        let film = run.pictures.then(film).transpose()?;
-        let ride = |job: Job| {
-            let course = &courses[job.drive];
-            Ride {
-                length: course.drive.part(run.seconds),
-                course: Arc::clone(course),
-                identities: Arc::clone(&identities),
-                film: film.clone(),
-                job,
-            }
-        };
-        Ok(jobs.map(ride).collect())
+        let drives: Vec<Arc<Drive>> = drives.into_iter().map(Arc::new).collect();
+        let trials = trial::chosen(pattern, &drives)?.into_iter();
+        let trials = trials.flat_map(|trial| trial.repeated(run.repetitions));
+        if run.pictures {
+            progress("encoding the video");
+            let film = Film::encode()?;
+            self.film.get_or_init(|| film);
+        }
+        Ok(trials.collect())
     }
 
     /// As many as there are processors. Their number does not influence the results.
@@ -133,202 +101,93 @@ impl Experiment for CellFusion {
         thread::available_parallelism().map_or(1, usize::from)
     }
 
-    fn measure(&self, ride: &Ride, run: &Run) -> Result<Trip> {
-        let trip = run_job(
-            &ride.job,
-            &ride.course,
-            ride.length,
-            run.seed,
-            &ride.identities,
-        )?;
-        trip.write(&run.out)?;
-        Ok(trip)
+    fn measure(&self, trial: &Trial, run: &Run) -> Result<Outcome> {
+        let outcome = measure(trial, trial.drive.part(run.seconds), run.seed)?;
+        outcome.write(&run.out)?;
+        Ok(outcome)
     }
 
-    fn summarise(
-        &self,
-        completed: Vec<Completed<Ride, Trip>>,
-        summary: &mut Summary,
-        run: &Run,
-    ) -> Result<()> {
-        let film = completed.first().and_then(|one| one.case.film.clone());
-        let trips = completed.into_iter().map(|one| one.measured);
-        let mut trips: Vec<Trip> = trips.collect();
-        trips.sort_by_key(Trip::place);
-        let mut scores = score::collect(trips);
-        if let Some(film) = &film {
+    fn summarise(&self, completed: Results<Self>, summary: &mut Summary, run: &Run) -> Result<()> {
+        let outcomes = completed.into_iter().map(|one| one.outcome);
+        let mut outcomes: Vec<Outcome> = outcomes.collect();
+        outcomes.sort_by_key(Outcome::place);
+        let mut scores = score::collect(outcomes);
+        let film = self.film.get().filter(|_| run.pictures);
+        if let Some(film) = film {
             decode(&mut scores, film, summary, run)?;
         }
+
         summary.cases = score::cases(&scores);
-        summary
-            .cases
-            .iter_mut()
-            .for_each(|case| case.set_param("repetitions", run.repetitions));
-        let example = film.map(|film| {
-            let video = if film.is_filmed {
-                "dashcam"
-            } else {
-                "test picture"
-            };
-            let cases = summary.cases.iter_mut();
-            cases.for_each(|case| case.set_param("video", video));
-            example::section(&scores, &film)
-        });
-        let example = example.transpose()?.flatten();
+        for case in &mut summary.cases {
+            case.set_param("repetitions", run.repetitions);
+            if let Some(film) = film {
+                case.set_param("video", film.name());
+            }
+        }
         cost::write(&scores, summary, &run.out)?;
         summary.cases.extend(cross_validation::cases(&scores));
-        report::write(summary, &scores, example, &run.out)
+        let example = film.map(|film| example::section(&scores, film));
+        report::write(summary, &scores, example.transpose()?.flatten(), &run.out)
     }
 }
 
-fn film() -> Result<Arc<Film>> {
-    progress("encoding the video");
-    Ok(Arc::new(Film::encode()?))
+/// Sends the video of a trial over the first `length` of its drive, and evaluates what the viewer sees.
+fn measure(trial: &Trial, length: Duration, seed: u64) -> Result<Outcome> {
+    let floor = floor(&trial.drive, trial.contender.video, length).stall_ratio;
+    let identities = Identities::sign()?;
+    let began = cost::thread_cpu()?;
+    let transfer = send(trial, length, trial.seed(seed), &identities)?;
+    let mut outcome = Outcome::new(trial, &transfer, length, floor);
+    outcome.cpu = cost::thread_cpu()?.saturating_sub(began);
+    Ok(outcome)
 }
 
-/// Decodes what each viewer was shown. One trip at a time: ffmpeg uses all processors. A trip that
+/// Sends the video of a trial.
+fn send(trial: &Trial, length: Duration, seed: u64, identities: &Identities) -> Result<Transfer> {
+    let Trial {
+        contender,
+        drive,
+        path,
+        ..
+    } = trial;
+    let video = contender.video;
+    match contender.sender {
+        Sender::Tunnel(scheme) => {
+            let config = contender.config(scheme);
+            simulation::run(drive, config, video, length, seed, identities)
+        }
+        Sender::Bonding | Sender::Single | Sender::Only(_) => {
+            let hashed = simulation::flow_hash(seed) % drive.paths() as u64;
+            let path = path.unwrap_or(hashed as usize);
+            Ok(plain::run(drive, path, video, length, seed))
+        }
+        Sender::Oracle => Ok(Transfer::uncounted(oracle::run(drive, video, length))),
+    }
+}
+
+/// Returns the experience of a viewer on a drive to which contenders with a video of the given bitrate
+/// are compared: that of the oracle.
+pub(super) fn floor(drive: &Drive, video: Bitrate, length: Duration) -> Qoe {
+    let seen = oracle::run(drive, video, length).received_frames();
+    video::qoe(&seen, simulation::window(length))
+}
+
+/// Decodes what each viewer was shown. One outcome at a time: ffmpeg uses all processors. One that
 /// cannot be decoded has no pictures, and the summary says so.
 fn decode(scores: &mut [Score], film: &Film, summary: &mut Summary, run: &Run) -> Result<()> {
-    let count: usize = scores.iter().map(|score| score.trips.len()).sum();
-    let mut number = 0;
-    for score in scores {
-        for trip in &mut score.trips {
-            if run.stop.requested() {
-                bail!("stopped");
-            }
-            number += 1;
-            let name = format!("{}/{}", score.case, trip.drive);
-            progress(&format!("[{number}/{count}] pictures of {name}"));
-            if let Err(error) = trip.decode(film, &run.out) {
-                summary.invalidate(format!("{name}: no pictures: {error:#}"));
-            }
+    let count: usize = scores.iter().map(|score| score.outcomes.len()).sum();
+    let outcomes = scores.iter_mut().flat_map(|score| &mut score.outcomes);
+    for (number, outcome) in outcomes.enumerate() {
+        if run.stop.requested() {
+            bail!("stopped");
+        }
+        let name = format!("{}/{}", outcome.trial.contender, outcome.drive());
+        progress(&format!("[{}/{count}] pictures of {name}", number + 1));
+        if let Err(error) = outcome.decode(film, &run.out) {
+            summary.invalidate(format!("{name}: no pictures: {error:#}"));
         }
     }
     Ok(())
-}
-
-impl fmt::Display for Ride {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.job.case, self.course.drive.name)?;
-        if let Some(path) = self.job.path {
-            write!(f, ", path {}", path + 1)?;
-        }
-        match self.job.repetition {
-            0 => Ok(()),
-            repetition => write!(f, ", repetition {}", repetition + 1),
-        }
-    }
-}
-
-/// A scheme on a drive, or on one path of the drive.
-#[derive(Debug, Clone, Copy)]
-struct Job {
-    case: &'static str,
-    path: Option<usize>,
-    drive: usize,
-    /// The number of earlier runs of the same job, with lower seeds.
-    repetition: u32,
-}
-
-impl Job {
-    fn repeated(self, repetitions: u32) -> impl Iterator<Item = Job> {
-        (0..repetitions).map(move |repetition| Job { repetition, ..self })
-    }
-}
-
-/// Returns the jobs whose names a pattern matches: `CASE/DRIVE`, without the path. An alternative of
-/// the pattern without a slash selects its cases on the drives of the default set. The cases of a
-/// drive follow each other, so that whatever else the machine does affects the processor time of all.
-fn chosen(pattern: Option<&str>, drives: &[Drive]) -> Result<Vec<Job>> {
-    let is_wanted = |case: &'static str, drive: &Drive| {
-        let is_default = drive.set.is_default();
-        let Some(pattern) = pattern else {
-            return is_default && CASES.contains(&case);
-        };
-        pattern.split(',').any(|alternative| {
-            if alternative.contains('/') {
-                matches(alternative, &format!("{case}/{}", drive.name))
-            } else {
-                is_default && matches(alternative, case)
-            }
-        })
-    };
-    let mut jobs = Vec::new();
-    for set in Set::ALL {
-        for (number, drive) in drives.iter().enumerate() {
-            for case in contender::all() {
-                if drive.set == set && is_wanted(case, drive) {
-                    jobs.extend(jobs_of(case, number, drive));
-                }
-            }
-        }
-    }
-    ensure!(
-        !jobs.is_empty(),
-        "no case matches {:?}; {}; the cases are: {}",
-        pattern.unwrap_or("*"),
-        known(drives),
-        contender::all().collect::<Vec<_>>().join(", ")
-    );
-    Ok(jobs)
-}
-
-/// Returns the jobs of a case on a drive: one for each path if single paths are used.
-fn jobs_of(case: &'static str, number: usize, drive: &Drive) -> Vec<Job> {
-    let job = |path| Job {
-        case,
-        path,
-        drive: number,
-        repetition: 0,
-    };
-    match contender::technology(case) {
-        Some(technology) => drive.paths_on(technology).map(Some).map(job).collect(),
-        None if case == SINGLE => (0..drive.paths()).map(Some).map(job).collect(),
-        None => vec![job(None)],
-    }
-}
-
-fn run_job(
-    job: &Job,
-    course: &Course,
-    length: Duration,
-    seed: u64,
-    identities: &Identities,
-) -> Result<Trip> {
-    let (drive, video) = (&course.drive, contender::video(job.case));
-    let floor = course.floor(video, length);
-    let began = cost::thread_cpu()?;
-    // All schemes use the same links.
-    let seed = seed.wrapping_add(job.repetition.into());
-    let seed = seed.wrapping_mul(1_000_003).wrapping_add(job.drive as u64);
-    let mut trip = match Sender::of(job.case)? {
-        Sender::Oracle => Trip::of_viewer(job, drive, &oracle::run(drive, video, length), length),
-        Sender::Plain => {
-            let hashed = simulation::flow_hash(seed) % drive.paths() as u64;
-            let path = job.path.unwrap_or(hashed as usize);
-            let outcome = plain::run(drive, path, video, length, seed);
-            Trip::of_outcome(job, drive, &outcome, length)
-        }
-        Sender::Tunnel(config) => {
-            let outcome = simulation::run(drive, *config, video, length, seed, identities)?;
-            Trip::of_outcome(job, drive, &outcome, length)
-        }
-    };
-    trip.floor = floor;
-    trip.cpu = cost::thread_cpu()?.saturating_sub(began);
-    Ok(trip)
-}
-
-/// Returns the experience of a viewer on a drive to which schemes with a video of the given bitrate
-/// are compared: that of the oracle.
-pub(super) fn floor(drive: &Drive, video: Bitrate, length: Duration) -> Qoe {
-    let job = Job {
-        case: ORACLE,
-        path: None,
-        drive: 0,
-        repetition: 0,
-    };
-    Trip::of_viewer(&job, drive, &oracle::run(drive, video, length), length).qoe
 }
 
 #[cfg(test)]
@@ -339,20 +198,22 @@ mod tests {
 
     const LENGTH: Duration = Duration::from_secs(4);
 
-    fn trips(names: &[&'static str], drive: &Drive, repetitions: u32) -> Vec<Trip> {
-        let identities = Identities::sign().unwrap();
-        let course = Course::from(drive.clone());
-        let jobs = names.iter().flat_map(|case| jobs_of(case, 0, drive));
-        let jobs = jobs.flat_map(|job| job.repeated(repetitions));
-        let trip = |job| run_job(&job, &course, LENGTH, 1, &identities).unwrap();
-        jobs.map(trip).collect()
+    fn outcomes(names: &[&str], drive: &Drive, repetitions: u32) -> Vec<Outcome> {
+        let drive = Arc::new(drive.clone());
+        let named = |name: &&str| contender::all().find(|case| case.to_string() == *name);
+        let contenders = names.iter().map(|name| named(name).unwrap());
+        let trials = contenders.flat_map(|contender| Trial::of(contender, 0, &drive));
+        let trials = trials.flat_map(|trial| trial.repeated(repetitions));
+        trials
+            .map(|trial| measure(&trial, LENGTH, 1).unwrap())
+            .collect()
     }
 
-    fn scores(names: &[&'static str], drive: &Drive) -> Vec<Score> {
-        score::collect(trips(names, drive, 1))
+    fn scores(names: &[&str], drive: &Drive) -> Vec<Score> {
+        score::collect(outcomes(names, drive, 1))
     }
 
-    fn cases(names: &[&'static str], drive: &Drive) -> Vec<Case> {
+    fn cases(names: &[&str], drive: &Drive) -> Vec<Case> {
         score::cases(&scores(names, drive))
     }
 
@@ -457,12 +318,12 @@ mod tests {
         let one_uplink = "t_ms,path,rate_mbps,owd_ms,loss\n0,0,20,20,0\n1000,0,20,20,0\n";
         let drives = [("drive-000", UPLINKS), ("drive-001", one_uplink)];
         let drives = drives.map(|(name, text)| Drive::parse(name, text).unwrap());
-        let trips = drives
+        let outcomes = drives
             .iter()
-            .flat_map(|drive| trips(&["single", "oracle"], drive, 1));
-        let mut trips: Vec<Trip> = trips.collect();
-        trips.sort_by_key(Trip::place);
-        let cases = score::cases(&score::collect(trips));
+            .flat_map(|drive| outcomes(&["single", "oracle"], drive, 1));
+        let mut outcomes: Vec<Outcome> = outcomes.collect();
+        outcomes.sort_by_key(Outcome::place);
+        let cases = score::cases(&score::collect(outcomes));
         assert_eq!(cases[0].name, "single");
         // On the first drive, the second path stalls less.
         assert_eq!(cases[0].params["path"], 0);
@@ -481,11 +342,11 @@ mod tests {
         let of_drive = |number: u64| {
             let mut drive = Drive::generated(number, false);
             drive.name = format!("drive-{number:03}");
-            trips(&names, &drive, 1)
+            outcomes(&names, &drive, 1)
         };
-        let mut trips: Vec<Trip> = (0..4).flat_map(of_drive).collect();
-        trips.sort_by_key(Trip::place);
-        let scores = score::collect(trips);
+        let mut outcomes: Vec<Outcome> = (0..4).flat_map(of_drive).collect();
+        outcomes.sort_by_key(Outcome::place);
+        let scores = score::collect(outcomes);
         let (candidates, others): (Vec<Case>, Vec<Case>) = score::cases(&scores)
             .into_iter()
             .partition(|case| case.name.starts_with("xnc"));
@@ -511,7 +372,7 @@ mod tests {
 
         assert!(case.metrics.names().all(|name| !name.contains("oracle")));
 
-        let alone = score::collect(self::trips(
+        let alone = score::collect(self::outcomes(
             &["xnc", "minrtt"],
             &Drive::generated(0, false),
             1,
@@ -525,7 +386,7 @@ mod tests {
     #[test]
     fn repetitions_of_a_drive_are_one_drive_with_further_seeds() {
         let drive = Drive::generated(1, false);
-        let of = |count| score::cases(&score::collect(trips(&["xnc", "minrtt"], &drive, count)));
+        let of = |count| score::cases(&score::collect(outcomes(&["xnc", "minrtt"], &drive, count)));
         let (once, again) = (of(1), of(3));
         assert_eq!(again[0].params["drives"], 1);
         let delivered = "delivered_within_50ms_ratio";
@@ -589,7 +450,7 @@ mod tests {
             (None, Some(0.4)),
             (Some(0.8), None),
         ];
-        scores[0].trips[0].pictures = Some(decoded.map(picture).to_vec());
+        scores[0].outcomes[0].pictures = Some(decoded.map(picture).to_vec());
         let cases = score::cases(&scores);
 
         for (name, expected) in [
@@ -606,49 +467,5 @@ mod tests {
         }
         assert_eq!(cases[0].paper.get("ssim_mean"), Some(0.93));
         assert_eq!(cases[1], plain[1], "not decoded");
-    }
-
-    #[test]
-    fn patterns_choose_schemes_and_drives() {
-        let drives: Vec<Drive> = (0..12).map(|seed| Drive::generated(seed, false)).collect();
-        let count = |pattern: &str| chosen(Some(pattern), &drives).map_or(0, |jobs| jobs.len());
-        assert_eq!(count("xnc"), 12);
-        assert_eq!(count("xnc/drawn-00*,oracle/*-011"), 11);
-        assert_eq!(count("xnc/*"), 12);
-        assert_eq!(count("xnc-without*"), 120);
-        assert_eq!(count("xnc-without*/drawn-000"), 10);
-        assert_eq!(count("minrtt-w*/drawn-000"), 1, "with frame dropping");
-        assert_eq!(count("minrtt*/drawn-000"), 5, "and at three bitrates");
-        assert_eq!(count("fec/drawn-0?0"), 2);
-        assert_eq!(count("single/drawn-000"), 4, "each path by itself");
-        assert_eq!(count("nothing"), 0);
-        assert_eq!(
-            count("5g-only/*"),
-            0,
-            "the technology of drawn drives is not known"
-        );
-        let error = chosen(Some("xnc/drive-00*"), &drives)
-            .unwrap_err()
-            .to_string();
-        assert!(
-            error.contains("there are no recorded drives in "),
-            "{error}"
-        );
-        assert!(
-            error.contains("are drawn-000 to drawn-011, such as in --case 'xnc/drawn-000'"),
-            "{error}"
-        );
-        let jobs = chosen(Some("xnc,minrtt"), &drives).unwrap();
-        let first: Vec<_> = jobs[..3].iter().map(|job| (job.case, job.drive)).collect();
-        assert_eq!(first, [("xnc", 0), ("minrtt", 0), ("xnc", 1)]);
-        let default = chosen(None, &drives).unwrap();
-        assert!(default.iter().all(|job| CASES.contains(&job.case)));
-
-        let reversed = drive::further(&drives[..1]).unwrap();
-        let both = [&drives[..1], &reversed[..1]].concat();
-        let count = |pattern: &str| chosen(Some(pattern), &both).map_or(0, |jobs| jobs.len());
-        assert_eq!(count("xnc"), 1, "the default set");
-        assert_eq!(count("xnc/*"), 2);
-        assert_eq!(count("xnc/reversed-*"), 1);
     }
 }

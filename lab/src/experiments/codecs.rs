@@ -8,7 +8,7 @@ mod scenario;
 mod score;
 mod trial;
 
-use crate::experiment::{Completed, Experiment, Measured, Run, progress};
+use crate::experiment::{Experiment, Measured, Results, Run, progress};
 use crate::summary::Summary;
 use anyhow::{Result, ensure};
 use scenario::{Clip, Scenario};
@@ -20,7 +20,8 @@ pub(crate) struct Codecs;
 
 impl Experiment for Codecs {
     type Case = Scenario;
-    type Measured = Outcome;
+    type Trial = Scenario;
+    type Outcome = Outcome;
 
     fn name(&self) -> &'static str {
         "codecs"
@@ -30,15 +31,15 @@ impl Experiment for Codecs {
         "bytes, times and quality of the codecs over recordings; needs an ffmpeg with libvmaf, see `make codecs`, and no root"
     }
 
-    fn names(&self) -> Vec<String> {
-        Scenario::all().iter().map(Scenario::to_string).collect()
+    fn cases(&self) -> Vec<Scenario> {
+        Scenario::all()
     }
 
     fn takes_recording(&self) -> bool {
         true
     }
 
-    fn cases(&self, run: &Run) -> Result<Vec<Scenario>> {
+    fn trials(&self, run: &Run) -> Result<Vec<Scenario>> {
         let all = match &run.recording {
             Some(file) => Scenario::of(&Clip::of_file(file)?),
             None => Scenario::all(),
@@ -54,15 +55,10 @@ impl Experiment for Codecs {
         trial::run(scenario, run)
     }
 
-    fn summarise(
-        &self,
-        completed: Vec<Completed<Scenario, Outcome>>,
-        summary: &mut Summary,
-        run: &Run,
-    ) -> Result<()> {
+    fn summarise(&self, completed: Results<Self>, summary: &mut Summary, run: &Run) -> Result<()> {
         let scores: Vec<Score> = completed
             .into_iter()
-            .map(|one| Score::new(one.case, one.measured))
+            .map(|one| Score::new(one.trial, one.outcome))
             .collect();
         summary.cases = scores.iter().map(Score::case).collect();
         summary.cases.extend(score::crossings(&scores));
@@ -70,12 +66,7 @@ impl Experiment for Codecs {
     }
 }
 
-impl Measured for Outcome {
-    /// Sizes and quality are the same on any machine.
-    fn invalid_because(&self) -> Vec<String> {
-        Vec::new()
-    }
-}
+impl Measured for Outcome {}
 
 /// Leaves out the cases of recordings that are not on this machine, and says so.
 fn leave_out_missing(cases: &mut Vec<Scenario>) -> Result<()> {

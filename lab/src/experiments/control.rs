@@ -8,7 +8,7 @@ mod process;
 mod report;
 mod takeover;
 
-use crate::experiment::{Completed, Experiment, Run, progress};
+use crate::experiment::{Experiment, Results, Run, progress};
 use crate::summary::{Case, Metrics, Summary, quantile};
 use anyhow::{Context, Result, bail};
 use fleet::Fleet;
@@ -88,7 +88,8 @@ pub(crate) struct Control;
 
 impl Experiment for Control {
     type Case = Setup;
-    type Measured = Measured;
+    type Trial = Setup;
+    type Outcome = Measured;
 
     fn name(&self) -> &'static str {
         "control"
@@ -98,11 +99,11 @@ impl Experiment for Control {
         "thousands of simulated nodes on real mutual TLS connections against one controller, or three"
     }
 
-    fn names(&self) -> Vec<String> {
-        Setup::all().iter().map(Setup::to_string).collect()
+    fn cases(&self) -> Vec<Setup> {
+        Setup::all()
     }
 
-    fn cases(&self, run: &Run) -> Result<Vec<Setup>> {
+    fn trials(&self, run: &Run) -> Result<Vec<Setup>> {
         run.chosen(Setup::all())
     }
 
@@ -112,17 +113,12 @@ impl Experiment for Control {
         run_case(run, *setup)
     }
 
-    fn summarise(
-        &self,
-        completed: Vec<Completed<Setup, Measured>>,
-        summary: &mut Summary,
-        run: &Run,
-    ) -> Result<()> {
-        let cases = completed
-            .iter()
-            .map(|one| describe(one.case, &one.measured));
+    fn summarise(&self, completed: Results<Self>, summary: &mut Summary, run: &Run) -> Result<()> {
+        let setups: Vec<Setup> = completed.iter().map(|one| one.trial).collect();
+        let cases = completed.iter();
+        let cases = cases.map(|one| describe(one.trial, &one.outcome));
         summary.cases = cases.collect();
-        report::write(summary, &run.out)
+        report::write(summary, &setups, &run.out)
     }
 }
 

@@ -4,7 +4,7 @@
 mod report;
 mod scenario;
 
-use crate::experiment::{Completed, Experiment, Measured, Run, progress, write_json};
+use crate::experiment::{Experiment, Measured, Results, Run, progress, write_json};
 use crate::summary::{Case, Metrics, Summary};
 use anyhow::{Result, bail};
 use hawser_agent::Status;
@@ -40,8 +40,9 @@ pub(crate) struct Batch {
 pub(crate) struct Faults;
 
 impl Experiment for Faults {
-    type Case = Batch;
-    type Measured = Outcome;
+    type Case = Pair;
+    type Trial = Batch;
+    type Outcome = Outcome;
 
     fn name(&self) -> &'static str {
         "faults"
@@ -51,11 +52,11 @@ impl Experiment for Faults {
         "all kinds of packets over a path without loss and one that is cut, lossy, reordering, corrupting or skewed; none may be missing"
     }
 
-    fn names(&self) -> Vec<String> {
-        pairs(PACKETS).iter().map(Pair::to_string).collect()
+    fn cases(&self) -> Vec<Pair> {
+        pairs(PACKETS)
     }
 
-    fn cases(&self, run: &Run) -> Result<Vec<Batch>> {
+    fn trials(&self, run: &Run) -> Result<Vec<Batch>> {
         let packets = run.seconds.map_or(PACKETS, |seconds| {
             (seconds * f64::from(RATE_PPS)).ceil() as u64
         });
@@ -76,16 +77,11 @@ impl Experiment for Faults {
         run_scenario(run, batch.scenario, &batch.streams)
     }
 
-    fn summarise(
-        &self,
-        completed: Vec<Completed<Batch, Outcome>>,
-        summary: &mut Summary,
-        run: &Run,
-    ) -> Result<()> {
+    fn summarise(&self, completed: Results<Self>, summary: &mut Summary, run: &Run) -> Result<()> {
         let counted = completed.iter().flat_map(|one| {
-            let drops = one.measured.device_drops;
-            let reports = one.measured.reports.iter();
-            reports.map(move |report| describe(one.case.scenario, report, drops))
+            let drops = one.outcome.device_drops;
+            let reports = one.outcome.reports.iter();
+            reports.map(move |report| describe(one.trial.scenario, report, drops))
         });
         let counted: Vec<Counted> = counted.collect();
         summary.cases = counted.iter().map(|one| one.case.clone()).collect();
@@ -100,7 +96,7 @@ impl fmt::Display for Batch {
 }
 
 /// A stream in a scenario, which is a case of the summary.
-struct Pair {
+pub(crate) struct Pair {
     scenario: &'static Scenario,
     stream: Stream,
 }

@@ -3,7 +3,7 @@
 use super::five_paths::Variation;
 use super::live::{FPS, LEVELS, Outcome, PUSH};
 use crate::plot::{Axis, Plot, Series};
-use crate::report::{Figure, Item};
+use crate::report::Item;
 use hawser_qoe::{Qoe, measure};
 use std::time::Duration;
 
@@ -91,20 +91,17 @@ pub(super) fn arrivals(outcomes: &[&Outcome]) -> Item {
     let shown = outcomes
         .iter()
         .filter(|outcome| Some(outcome.level) == level);
-    let plot = Plot {
-        title: level.unwrap_or_default().to_owned(),
-        x: Axis::linear("time since the variation began (s)")
-            .showing(0.0..=ARRIVALS_SHOWN.as_secs_f64()),
-        y: Axis::linear("received (MB)"),
-        series: shown
-            .map(|outcome| Series::line(outcome.policy, received(outcome)))
-            .collect(),
-        bands: Vec::new(),
-    };
-    Item::Figure(Figure {
-        caption: "Figure 6a: bytes that reached the viewer's application.".to_owned(),
-        panels: vec![plot],
-    })
+    let shown_s = 0.0..=ARRIVALS_SHOWN.as_secs_f64();
+    let plot = Plot::new(
+        level.unwrap_or_default(),
+        Axis::linear("time since the variation began (s)").showing(shown_s),
+        Axis::linear("received (MB)"),
+        shown.map(|outcome| Series::line(outcome.policy, received(outcome))),
+    );
+    Item::figure(
+        "Figure 6a: bytes that reached the viewer's application.",
+        vec![plot],
+    )
 }
 
 fn received(outcome: &Outcome) -> Vec<(f64, f64)> {

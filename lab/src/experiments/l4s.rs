@@ -16,7 +16,7 @@ mod simulation;
 mod viewer;
 mod webrtc;
 
-use crate::experiment::{Completed, Experiment, Measured, Run, matches, progress, write_json};
+use crate::experiment::{Experiment, Measured, Results, Run, progress, write_json};
 use crate::summary::Summary;
 use anyhow::{Context, Result, ensure};
 use pictures::Gallery;
@@ -66,8 +66,9 @@ impl L4s {
 }
 
 impl Experiment for L4s {
-    type Case = Trial;
-    type Measured = Outcome;
+    type Case = Scenario;
+    type Trial = Trial;
+    type Outcome = Outcome;
 
     fn name(&self) -> &'static str {
         "l4s"
@@ -77,11 +78,11 @@ impl Experiment for L4s {
         "an adaptive volumetric stream beside Cubic and Prague flows through L4S queues, in virtual time; needs no root"
     }
 
-    fn names(&self) -> Vec<String> {
-        Scenario::all().iter().map(Scenario::to_string).collect()
+    fn cases(&self) -> Vec<Scenario> {
+        Scenario::all()
     }
 
-    fn cases(&self, run: &Run) -> Result<Vec<Trial>> {
+    fn trials(&self, run: &Run) -> Result<Vec<Trial>> {
         let stable = run.seconds.map_or(STABLE, Duration::from_secs_f64);
         ensure!(
             stable >= Duration::from_secs(1),
@@ -91,8 +92,7 @@ impl Experiment for L4s {
             stable: START_UP,
             end: START_UP + stable,
         };
-        let chosen = chosen(run.pattern.as_deref())?;
-        let trials = chosen.into_iter().flat_map(|scenario| {
+        let trials = run.chosen(self.cases())?.into_iter().flat_map(|scenario| {
             (0..SEEDS).map(move |number| Trial {
                 scenario,
                 times,
@@ -122,25 +122,15 @@ impl Experiment for L4s {
         Ok(outcome)
     }
 
-    fn summarise(
-        &self,
-        completed: Vec<Completed<Trial, Outcome>>,
-        summary: &mut Summary,
-        run: &Run,
-    ) -> Result<()> {
-        let trials = completed.into_iter().map(|one| (one.case, one.measured));
+    fn summarise(&self, completed: Results<Self>, summary: &mut Summary, run: &Run) -> Result<()> {
+        let trials = completed.into_iter().map(|one| (one.trial, one.outcome));
         let scores = score::collect(trials.collect());
         summary.cases = scores.iter().map(score::Score::case).collect();
         report::write(summary, &scores, &run.out)
     }
 }
 
-impl Measured for Outcome {
-    /// Virtual time passes as it should on any machine.
-    fn invalid_because(&self) -> Vec<String> {
-        Vec::new()
-    }
-}
+impl Measured for Outcome {}
 
 impl Trial {
     fn run(&self, seed: u64) -> Result<Outcome> {
@@ -200,23 +190,6 @@ fn rates_csv(outcome: &Outcome) -> Result<String> {
         )?;
     }
     Ok(text)
-}
-
-/// Returns the cases whose names a pattern matches.
-fn chosen(pattern: Option<&str>) -> Result<Vec<Scenario>> {
-    let wanted = pattern.unwrap_or("*");
-    let mut cases = Scenario::all();
-    cases.retain(|case| matches(wanted, &case.to_string()));
-    ensure!(
-        !cases.is_empty(),
-        "no case matches {wanted:?}; the cases are: {}",
-        Scenario::all()
-            .iter()
-            .map(Scenario::to_string)
-            .collect::<Vec<_>>()
-            .join(", ")
-    );
-    Ok(cases)
 }
 
 impl fmt::Display for Trial {

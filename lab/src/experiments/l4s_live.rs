@@ -6,7 +6,7 @@ mod scenario;
 mod score;
 
 use super::cross_traffic::ActiveCrossTraffic;
-use crate::experiment::{Completed, Experiment, Measured, Run, write_json};
+use crate::experiment::{Experiment, Measured, Results, Run, write_json};
 use crate::summary::{Case, Summary};
 use anyhow::{Result, bail};
 use hawser_io::ring;
@@ -35,7 +35,8 @@ pub(crate) struct L4sLive;
 
 impl Experiment for L4sLive {
     type Case = Scenario;
-    type Measured = Outcome;
+    type Trial = Scenario;
+    type Outcome = Outcome;
 
     fn name(&self) -> &'static str {
         "l4s-live"
@@ -45,11 +46,11 @@ impl Experiment for L4sLive {
         "a volumetric stream pushed in real time through DualPI2: alone, beside the kernel's TCP Cubic, with steps, with loss, replicated, both ways, in the tunnel"
     }
 
-    fn names(&self) -> Vec<String> {
-        Scenario::ALL.iter().map(Scenario::to_string).collect()
+    fn cases(&self) -> Vec<Scenario> {
+        Scenario::ALL.to_vec()
     }
 
-    fn cases(&self, run: &Run) -> Result<Vec<Scenario>> {
+    fn trials(&self, run: &Run) -> Result<Vec<Scenario>> {
         run.chosen(Scenario::ALL.to_vec())
     }
 
@@ -57,14 +58,9 @@ impl Experiment for L4sLive {
         measure(*scenario, run)
     }
 
-    fn summarise(
-        &self,
-        completed: Vec<Completed<Scenario, Outcome>>,
-        summary: &mut Summary,
-        run: &Run,
-    ) -> Result<()> {
+    fn summarise(&self, completed: Results<Self>, summary: &mut Summary, run: &Run) -> Result<()> {
         let cases = completed.iter().map(|one| {
-            let mut case: Case = one.measured.case.clone();
+            let mut case: Case = one.outcome.case.clone();
             case.set_param("attempts", one.attempts);
             case
         });

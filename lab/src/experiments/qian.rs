@@ -5,35 +5,35 @@ mod faults;
 mod history;
 mod report;
 mod scene;
-mod trial;
+mod stream;
 
 use super::faults::Scenario;
-use crate::experiment::{Completed, Experiment, Measured, Run};
+use crate::experiment::{Experiment, Measured, Results, Run};
 use crate::summary::{Case, Metrics, Summary};
 use anyhow::Result;
 use scene::Scene;
 use std::fmt;
-use trial::Trial;
+use stream::StreamOutcome;
 
 /// Number of seeds with which each case is run. A run of a shortened duration uses one.
 const SEEDS: u64 = 3;
 
 /// A case of the summary.
 #[derive(Clone)]
-enum Subject {
+pub(crate) enum Subject {
     Stream(Scene),
     Fault(&'static Scenario),
 }
 
 /// A case with one seed.
-pub(crate) struct Seeded {
+pub(crate) struct Trial {
     subject: Subject,
     seed: u64,
 }
 
 /// The results of a case with one seed.
-pub(crate) enum Results {
-    Stream(Trial),
+pub(crate) enum Outcome {
+    Stream(StreamOutcome),
     Fault(faults::Outcome),
 }
 
@@ -41,8 +41,9 @@ pub(crate) enum Results {
 pub(crate) struct Qian;
 
 impl Experiment for Qian {
-    type Case = Seeded;
-    type Measured = Results;
+    type Case = Subject;
+    type Trial = Trial;
+    type Outcome = Outcome;
 
     fn name(&self) -> &'static str {
         "qian"
@@ -52,18 +53,18 @@ impl Experiment for Qian {
         "every figure of Qian et al. with replication started by the trigger, faulty paths under control, and MPTCP for comparison; three seeds each"
     }
 
-    fn names(&self) -> Vec<String> {
-        subjects().iter().map(Subject::to_string).collect()
+    fn cases(&self) -> Vec<Subject> {
+        subjects()
     }
 
-    fn cases(&self, run: &Run) -> Result<Vec<Seeded>> {
+    fn trials(&self, run: &Run) -> Result<Vec<Trial>> {
         let count = if run.seconds.is_some() { 1 } else { SEEDS };
         let seeds = || (run.seed..).take(count as usize);
-        let chosen = run.chosen(subjects())?;
+        let chosen = run.chosen(self.cases())?;
         Ok(chosen
             .into_iter()
             .flat_map(|subject| {
-                seeds().map(move |seed| Seeded {
+                seeds().map(move |seed| Trial {
                     subject: subject.clone(),
                     seed,
                 })
@@ -71,43 +72,32 @@ impl Experiment for Qian {
             .collect())
     }
 
-    fn measure(&self, case: &Seeded, run: &Run) -> Result<Results> {
+    fn measure(&self, trial: &Trial, run: &Run) -> Result<Outcome> {
         let run = Run {
-            seed: case.seed,
+            seed: trial.seed,
             ..run.clone()
         };
-        Ok(match &case.subject {
-            Subject::Stream(scene) => Results::Stream(trial::run(&run, scene)?),
-            Subject::Fault(scenario) => Results::Fault(faults::run(&run, scenario)?),
+        Ok(match &trial.subject {
+            Subject::Stream(scene) => Outcome::Stream(stream::run(&run, scene)?),
+            Subject::Fault(scenario) => Outcome::Fault(faults::run(&run, scenario)?),
         })
     }
 
-    fn summarise(
-        &self,
-        completed: Vec<Completed<Seeded, Results>>,
-        summary: &mut Summary,
-        run: &Run,
-    ) -> Result<()> {
+    fn summarise(&self, completed: Results<Self>, summary: &mut Summary, run: &Run) -> Result<()> {
         let (mut names, mut trials, mut faults) = (Vec::new(), Vec::new(), Vec::new());
-        for Completed {
-            case,
-            measured,
-            attempts,
-        } in completed
-        {
-            names.push(case.subject.to_string());
-            match measured {
-                Results::Stream(mut trial) => {
-                    let params = &mut trial.outcome.case.params;
-                    params.insert("attempts".into(), attempts.into());
+        for one in completed {
+            names.push(one.trial.subject.to_string());
+            match one.outcome {
+                Outcome::Stream(mut trial) => {
+                    trial.outcome.case.set_param("attempts", one.attempts);
                     trials.push(trial);
                 }
-                Results::Fault(outcome) => faults.push((case.seed, outcome)),
+                Outcome::Fault(outcome) => faults.push((one.trial.seed, outcome)),
             }
         }
         // The seeds of a case follow each other.
         names.dedup();
-        trial::compare(&mut trials);
+        stream::compare(&mut trials);
         summary.cases = names
             .iter()
             .filter_map(|name| case(name, &trials, &faults))
@@ -133,26 +123,26 @@ impl fmt::Display for Subject {
     }
 }
 
-impl fmt::Display for Seeded {
+impl fmt::Display for Trial {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}, seed {}", self.subject, self.seed)
     }
 }
 
-impl Measured for Results {
+impl Measured for Outcome {
     fn invalid_because(&self) -> Vec<String> {
         match self {
-            Results::Stream(trial) => trial.outcome.invalid_because.clone(),
-            Results::Fault(outcome) => outcome.invalid_because.clone(),
+            Outcome::Stream(trial) => trial.outcome.invalid_because.clone(),
+            Outcome::Fault(outcome) => outcome.invalid_because.clone(),
         }
     }
 }
 
 /// Returns the results of all seeds of a case, with the paper's figures.
-fn case(name: &str, trials: &[Trial], faults: &[(u64, faults::Outcome)]) -> Option<Case> {
+fn case(name: &str, trials: &[StreamOutcome], faults: &[(u64, faults::Outcome)]) -> Option<Case> {
     let trials = trials.iter().map(|trial| (trial.seed, &trial.outcome.case));
     let faults = faults.iter().map(|(seed, outcome)| (*seed, &outcome.case));
-    let mut case = trial::summarise(trials.chain(faults).filter(|(_, case)| case.name == name))?;
+    let mut case = stream::summarise(trials.chain(faults).filter(|(_, case)| case.name == name))?;
     case.paper = paper(name);
     Some(case)
 }

@@ -9,7 +9,7 @@ mod scenario;
 mod stage;
 
 use crate::bench::{median, median_ratio};
-use crate::experiment::{Completed, Experiment, Measured, Run, progress};
+use crate::experiment::{Experiment, Measured, Results, Run, progress};
 use crate::relays::{HOW_TO_INSTALL, MoqRelay};
 use crate::summary::{Case, Summary};
 use anyhow::{Result, ensure};
@@ -28,6 +28,36 @@ const MEASURED_S: f64 = 6.0;
 
 /// The experiment.
 pub(crate) struct Relay;
+
+/// A case.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Subject {
+    /// A way to relay a load.
+    Load(Load, Way),
+    /// Viewers of a live video.
+    Live(Live),
+    /// The thesis' set-up with a relay in user space.
+    Rival(Rival),
+}
+
+impl Subject {
+    fn needs_moq_relay(self) -> bool {
+        match self {
+            Subject::Load(_, way) | Subject::Rival(Rival(way)) => way == Way::MoqRelay,
+            Subject::Live(_) => false,
+        }
+    }
+}
+
+impl fmt::Display for Subject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Subject::Load(load, way) => f.write_str(&load.name(*way)),
+            Subject::Live(live) => live.fmt(f),
+            Subject::Rival(rival) => rival.fmt(f),
+        }
+    }
+}
 
 /// The cases that are measured together.
 pub(crate) enum Together {
@@ -50,8 +80,9 @@ impl fmt::Display for Together {
 }
 
 impl Experiment for Relay {
-    type Case = Together;
-    type Measured = Outcome;
+    type Case = Subject;
+    type Trial = Together;
+    type Outcome = Outcome;
 
     fn name(&self) -> &'static str {
         "relay"
@@ -61,38 +92,41 @@ impl Experiment for Relay {
         "one publisher, up to 1,000 subscribers: the relay in the kernel, relays in user space, one that rewrites every packet, and moq-relay"
     }
 
-    fn names(&self) -> Vec<String> {
+    fn cases(&self) -> Vec<Subject> {
         let loads = Load::all().into_iter();
-        let names = loads.flat_map(|load| load.ways().map(move |way| load.name(way)));
-        let live = Live::ALL.iter().map(Live::to_string);
-        let rivals = Rival::ALL.iter().map(Rival::to_string);
-        names.chain(live).chain(rivals).collect()
+        let loads = loads.flat_map(|load| load.ways().map(move |way| Subject::Load(load, way)));
+        let live = Live::ALL.into_iter().map(Subject::Live);
+        let rivals = Rival::ALL.into_iter().map(Subject::Rival);
+        loads.chain(live).chain(rivals).collect()
     }
 
-    fn cases(&self, run: &Run) -> Result<Vec<Together>> {
-        let mut names = run.chosen(self.names())?;
-        if needs_moq_relay(&names) && MoqRelay::find()?.is_none() {
+    fn trials(&self, run: &Run) -> Result<Vec<Together>> {
+        let mut chosen = run.chosen(self.cases())?;
+        if chosen.iter().any(|case| case.needs_moq_relay()) && MoqRelay::find()?.is_none() {
             progress(&format!(
                 "cases with moq-relay are left out, because it is not installed: {HOW_TO_INSTALL}"
             ));
-            names.retain(|name| !is_of_moq_relay(name));
-            ensure!(!names.is_empty(), "there is no moq-relay: {HOW_TO_INSTALL}");
+            chosen.retain(|case| !case.needs_moq_relay());
+            ensure!(
+                !chosen.is_empty(),
+                "there is no moq-relay: {HOW_TO_INSTALL}"
+            );
         }
-        let trials = Load::all().into_iter().map(|load| {
-            let is_chosen = |way: &Way| names.contains(&load.name(*way));
-            let ways = load.ways().filter(is_chosen).collect();
-            Trial { load, ways }
-        });
-        let trials = trials.filter(|trial| !trial.ways.is_empty());
-        let live = Live::ALL.into_iter();
-        let live = live.filter(|live| names.contains(&live.to_string()));
-        let rivals = Rival::ALL.into_iter();
-        let rivals = rivals.filter(|rival| names.contains(&rival.to_string()));
-        Ok(trials
-            .map(Together::Trial)
-            .chain(live.map(Together::Live))
-            .chain(rivals.map(Together::Rival))
-            .collect())
+        let mut trials: Vec<Together> = Vec::new();
+        for case in chosen {
+            match (case, trials.last_mut()) {
+                (Subject::Load(load, way), Some(Together::Trial(trial))) if trial.load == load => {
+                    trial.ways.push(way);
+                }
+                (Subject::Load(load, way), _) => trials.push(Together::Trial(Trial {
+                    load,
+                    ways: vec![way],
+                })),
+                (Subject::Live(live), _) => trials.push(Together::Live(live)),
+                (Subject::Rival(rival), _) => trials.push(Together::Rival(rival)),
+            }
+        }
+        Ok(trials)
     }
 
     fn measure(&self, together: &Together, run: &Run) -> Result<Outcome> {
@@ -109,24 +143,11 @@ impl Experiment for Relay {
         }
     }
 
-    fn summarise(
-        &self,
-        completed: Vec<Completed<Together, Outcome>>,
-        summary: &mut Summary,
-        run: &Run,
-    ) -> Result<()> {
-        let cases = completed.iter().flat_map(|one| one.measured.cases.clone());
+    fn summarise(&self, completed: Results<Self>, summary: &mut Summary, run: &Run) -> Result<()> {
+        let cases = completed.iter().flat_map(|one| one.outcome.cases.clone());
         summary.cases = cases.collect();
         report::write(summary, &run.out)
     }
-}
-
-fn needs_moq_relay(names: &[String]) -> bool {
-    names.iter().any(|name| is_of_moq_relay(name))
-}
-
-fn is_of_moq_relay(name: &str) -> bool {
-    name.split('/').any(|part| part == Way::MoqRelay.name())
 }
 
 /// The results of what was measured together.
@@ -251,14 +272,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cases_of_moq_relay_are_told_by_their_names() {
-        let names = Relay.names();
-        let of_it = names.iter().filter(|name| is_of_moq_relay(name));
-        let of_it: Vec<&str> = of_it.map(String::as_str).collect();
-        assert_eq!(
-            (of_it.first(), of_it.last()),
-            (Some(&"moq-relay/1/1"), Some(&"thesis/moq-relay"))
-        );
-        assert!(of_it.contains(&"moq-relay/200/1") && !is_of_moq_relay("kernel/200/1"));
+    fn cases_with_moq_relay_need_it() {
+        let cases = Relay.cases().into_iter();
+        let with_it = cases.filter(|case| case.needs_moq_relay());
+        let names: Vec<String> = with_it.map(|case| case.to_string()).collect();
+        assert!(names.iter().all(|name| name.contains("moq-relay")));
+        assert_eq!(names.first().unwrap(), "moq-relay/1/1");
+        assert_eq!(names.last().unwrap(), "thesis/moq-relay");
     }
 }

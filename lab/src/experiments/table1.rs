@@ -5,7 +5,7 @@ mod report;
 
 use super::five_paths::Variation;
 use super::live::{self, LEVELS, Live, Outcome, PUSH, RunningStream, bandwidth_cost};
-use crate::experiment::{Completed, Experiment, Run};
+use crate::experiment::{Completed, Experiment, Results, Run};
 use crate::record::Record;
 use crate::summary::{Case, Metrics, Summary};
 use anyhow::Result;
@@ -42,7 +42,8 @@ pub(crate) struct Table1;
 
 impl Experiment for Table1 {
     type Case = Scene;
-    type Measured = Outcome;
+    type Trial = Scene;
+    type Outcome = Outcome;
 
     fn name(&self) -> &'static str {
         "table1"
@@ -52,11 +53,11 @@ impl Experiment for Table1 {
         "a live stream over the five paths of Qian et al. with a varying default path: on a single path, redirected, replicated"
     }
 
-    fn names(&self) -> Vec<String> {
-        scenes().iter().map(Scene::to_string).collect()
+    fn cases(&self) -> Vec<Scene> {
+        scenes()
     }
 
-    fn cases(&self, run: &Run) -> Result<Vec<Scene>> {
+    fn trials(&self, run: &Run) -> Result<Vec<Scene>> {
         run.chosen(scenes())
     }
 
@@ -90,17 +91,11 @@ impl Experiment for Table1 {
         })
     }
 
-    fn summarise(
-        &self,
-        completed: Vec<Completed<Scene, Outcome>>,
-        summary: &mut Summary,
-        run: &Run,
-    ) -> Result<()> {
+    fn summarise(&self, completed: Results<Self>, summary: &mut Summary, run: &Run) -> Result<()> {
         let with_attempts = |one: Completed<Scene, Outcome>| {
-            let mut measured = one.measured;
-            let attempts = one.attempts.into();
-            measured.case.params.insert("attempts".into(), attempts);
-            measured
+            let mut outcome = one.outcome;
+            outcome.case.set_param("attempts", one.attempts);
+            outcome
         };
         let outcomes: Vec<Outcome> = completed.into_iter().map(with_attempts).collect();
         summary.cases = outcomes

@@ -9,7 +9,7 @@ mod report;
 mod ssh;
 mod tunnel;
 
-use crate::experiment::{Completed, Experiment, Measured, Run, progress};
+use crate::experiment::{Completed, Experiment, Measured, Results, Run, progress};
 use crate::experiments::cross_traffic::{ActiveCrossTraffic, CrossTraffic};
 use crate::experiments::rtp_video::Video;
 use crate::summary::{Case, Metrics, Summary, quantile};
@@ -78,8 +78,9 @@ pub(crate) enum Part {
 pub(crate) struct TunnelFaults;
 
 impl Experiment for TunnelFaults {
-    type Case = Part;
-    type Measured = Outcome;
+    type Case = Subject;
+    type Trial = Part;
+    type Outcome = Outcome;
 
     fn name(&self) -> &'static str {
         "tunnel-faults"
@@ -89,12 +90,12 @@ impl Experiment for TunnelFaults {
         "ssh, pings and video inside the tunnel while uplinks have faults of every kind and servers are killed"
     }
 
-    fn names(&self) -> Vec<String> {
-        Subject::all().iter().map(Subject::to_string).collect()
+    fn cases(&self) -> Vec<Subject> {
+        Subject::all()
     }
 
-    fn cases(&self, run: &Run) -> Result<Vec<Part>> {
-        let subjects = run.chosen(Subject::all())?;
+    fn trials(&self, run: &Run) -> Result<Vec<Part>> {
+        let subjects = run.chosen(self.cases())?;
         let of = |circumstances| {
             let subjects = subjects.iter().copied();
             let subjects: Vec<_> = subjects
@@ -127,23 +128,18 @@ impl Experiment for TunnelFaults {
         }
     }
 
-    fn summarise(
-        &self,
-        completed: Vec<Completed<Part, Outcome>>,
-        summary: &mut Summary,
-        run: &Run,
-    ) -> Result<()> {
+    fn summarise(&self, completed: Results<Self>, summary: &mut Summary, run: &Run) -> Result<()> {
         let mut sections = Vec::new();
-        for Completed { case, measured, .. } in &completed {
-            let (subjects, section) = match case {
+        for Completed { trial, outcome, .. } in &completed {
+            let (subjects, section) = match trial {
                 Part::Uplinks {
                     circumstances,
                     subjects,
                     ..
-                } => (&subjects[..], report::uplinks(*circumstances, measured)),
-                Part::Servers => (&[Subject::Servers][..], report::servers(measured)),
+                } => (&subjects[..], report::uplinks(*circumstances, outcome)),
+                Part::Servers => (&[Subject::Servers][..], report::servers(outcome)),
             };
-            let cases = subjects.iter().map(|subject| measured.case(*subject));
+            let cases = subjects.iter().map(|subject| outcome.case(*subject));
             summary.cases.extend(cases);
             sections.push(section);
         }

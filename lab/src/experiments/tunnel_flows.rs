@@ -3,7 +3,7 @@
 
 mod report;
 
-use crate::experiment::{Completed, Experiment, Measured, Run};
+use crate::experiment::{Experiment, Measured, Results, Run};
 use crate::experiments::cross_traffic::{ActiveCrossTraffic, CROSS_TRAFFIC, CrossTraffic, Stopped};
 use crate::experiments::rtp_video::Video;
 use crate::summary::{Case, Metrics, Summary};
@@ -44,7 +44,8 @@ pub(crate) struct TunnelFlows;
 
 impl Experiment for TunnelFlows {
     type Case = Scenario;
-    type Measured = Outcome;
+    type Trial = Scenario;
+    type Outcome = Outcome;
 
     fn name(&self) -> &'static str {
         "tunnel-flows"
@@ -54,11 +55,11 @@ impl Experiment for TunnelFlows {
         "a video in the tunnel with cross traffic, in both directions: CUBIC and BBR uploads, UDP at 30 Mb/s, a second camera"
     }
 
-    fn names(&self) -> Vec<String> {
-        scenarios().iter().map(Scenario::to_string).collect()
+    fn cases(&self) -> Vec<Scenario> {
+        scenarios()
     }
 
-    fn cases(&self, run: &Run) -> Result<Vec<Scenario>> {
+    fn trials(&self, run: &Run) -> Result<Vec<Scenario>> {
         run.chosen(scenarios())
     }
 
@@ -66,13 +67,8 @@ impl Experiment for TunnelFlows {
         scenario.run(run)
     }
 
-    fn summarise(
-        &self,
-        completed: Vec<Completed<Scenario, Outcome>>,
-        summary: &mut Summary,
-        run: &Run,
-    ) -> Result<()> {
-        let cases = completed.iter().map(|one| one.measured.case(one.case));
+    fn summarise(&self, completed: Results<Self>, summary: &mut Summary, run: &Run) -> Result<()> {
+        let cases = completed.iter().map(|one| one.outcome.case(one.trial));
         summary.cases = cases.collect();
         report::write(summary, &completed, &run.out)
     }

@@ -11,134 +11,165 @@ mod redundant;
 pub(crate) mod tunnel;
 mod xlink;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Error};
 use hawser_units::ByteSize;
 use hawser_xnc::Config;
 use hawser_xnc::experiment::{Experiment, LossDetection, NewScheduler, RecoveryMethod, Scheduler};
+use std::fmt;
+use std::str::FromStr;
 use std::time::Duration;
 
-/// The names of all schemes, that of the product first.
-pub const NAMES: [&str; 11] = [
-    "xnc",
-    "xnc-paper",
-    "minrtt",
-    "redundant",
-    "xlink",
-    "ecf",
-    "blest",
-    "bonding",
-    "fec",
-    "pluribus",
-    "single",
-];
-
-/// Returns whether a scheme retransmits lost packets until they arrive.
-pub fn is_reliable(scheme: &str) -> bool {
-    matches!(scheme, "minrtt" | "redundant" | "xlink" | "ecf" | "blest")
-}
-
-/// Returns the parameters of a scheme.
-///
-/// - `xnc`: the product's.
-/// - `xnc-paper`: CellFusion's XNC as published, with the parameters of Ni (30 Mb/s, section 4): packets
-///   take the path with the lowest round-trip time of those with window, and lost packets are recovered
-///   in one shot over all paths.
-/// - `minrtt`: multipath QUIC: the path with the lowest smoothed round-trip time of those with window
-///   (Raiciu, NSDI 2012; De Coninck, CoNEXT 2017), fully reliable.
-/// - `redundant`: every packet on every path with window (Froemmgen, ICC 2016), fully reliable.
-/// - `xlink`: multipath QUIC that retransmits unacknowledged packets on another path when the play-out
-///   buffer runs low (Zheng, SIGCOMM 2021), fully reliable.
-/// - `ecf`: earliest completion first (Lim, CoNEXT 2017), fully reliable.
-/// - `blest`: blocking estimation (Ferlin, Networking 2016), fully reliable.
-/// - `bonding`: each flow is hashed onto a path, without recovery.
-/// - `fec`: sliding-window coding ahead of losses, at a rate that follows the measured loss, without
-///   retransmission.
-/// - `pluribus`: coded packets fill the spare capacity of the paths (Mahajan, ATC 2012), without
-///   retransmission.
-/// - `single`: all packets on the path with the lowest index, without recovery.
+/// A scheme, displayed as its name.
 ///
 /// Schemes that are built as reliable transports deliver in order and wait for missing packets, as their
 /// streams do.
-///
-/// # Errors
-/// If there is no scheme of that name.
-pub fn config(scheme: &str) -> Result<Config> {
-    let one_shot = RecoveryMethod::OneShot { coded: true };
-    let (new, recovery, lookback): (fn() -> Box<dyn Scheduler>, _, _) = match scheme {
-        "xnc" => return Ok(Config::default()),
-        "xnc-paper" => (|| Box::new(min_rtt::MinRtt), one_shot, 0),
-        "minrtt" => (|| Box::new(min_rtt::MinRtt), RecoveryMethod::Retransmit, 0),
-        "redundant" => (
-            || Box::new(redundant::Redundant),
-            RecoveryMethod::Retransmit,
-            0,
-        ),
-        "xlink" => (
-            || Box::new(xlink::Xlink::default()),
-            RecoveryMethod::Retransmit,
-            0,
-        ),
-        "ecf" => (
-            || Box::new(ecf::Ecf::default()),
-            RecoveryMethod::Retransmit,
-            0,
-        ),
-        "blest" => (
-            || Box::new(blest::Blest::default()),
-            RecoveryMethod::Retransmit,
-            0,
-        ),
-        "bonding" => (|| Box::new(fixed::Fixed::ByHash), RecoveryMethod::None, 0),
-        "single" => (|| Box::new(fixed::Fixed::First), RecoveryMethod::None, 0),
-        "fec" => (
-            || Box::new(fec::Fec::default()),
-            RecoveryMethod::None,
-            fec::WINDOW as usize,
-        ),
-        "pluribus" => (
-            || Box::new(pluribus::Pluribus::default()),
-            RecoveryMethod::None,
-            pluribus::MAX_WINDOW as usize,
-        ),
-        _ => bail!("there is no scheme `{scheme}`"),
-    };
-    let name = NAMES.into_iter().find(|name| *name == scheme);
-    let experiment = Experiment {
-        scheduler: NewScheduler {
-            name: name.unwrap_or_default(),
-            new,
-        },
-        recovery,
-        lookback,
-        forgets_silence: false,
-        loss_detection: LossDetection::Quic,
-        range_packets: 10,
-        drop_frames: false,
-        connection_share: 1.0,
-        ..Experiment::default()
-    };
-    let config = Config {
-        extra_packets: 3,
-        experiment,
-        ..Config::default()
-    };
-    Ok(match scheme {
-        "xnc-paper" => Config {
-            experiment: Experiment {
-                loss_detection: LossDetection::Timeout,
-                queue_target: Duration::MAX,
-                queue_target_shared: Duration::MAX,
-                whole_shots: true,
-                shots: 1,
-                ..config.experiment
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scheme {
+    /// The product's.
+    Xnc,
+    /// CellFusion's XNC as published, with the parameters of Ni (30 Mb/s, section 4): packets take the path
+    /// with the lowest round-trip time of those with window, and lost packets are recovered in one shot
+    /// over all paths.
+    XncPaper,
+    /// Multipath QUIC: the path with the lowest smoothed round-trip time of those with window (Raiciu,
+    /// NSDI 2012; De Coninck, CoNEXT 2017), fully reliable.
+    MinRtt,
+    /// Every packet on every path with window (Froemmgen, ICC 2016), fully reliable.
+    Redundant,
+    /// Multipath QUIC that retransmits unacknowledged packets on another path when the play-out buffer
+    /// runs low (Zheng, SIGCOMM 2021), fully reliable.
+    Xlink,
+    /// Earliest completion first (Lim, CoNEXT 2017), fully reliable.
+    Ecf,
+    /// Blocking estimation (Ferlin, Networking 2016), fully reliable.
+    Blest,
+    /// Each flow is hashed onto a path, without recovery.
+    Bonding,
+    /// Sliding-window coding ahead of losses, at a rate that follows the measured loss, without
+    /// retransmission.
+    Fec,
+    /// Coded packets fill the spare capacity of the paths (Mahajan, ATC 2012), without retransmission.
+    Pluribus,
+    /// All packets on the path with the lowest index, without recovery.
+    Single,
+}
+
+impl fmt::Display for Scheme {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Scheme {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<Self, Error> {
+        let mut all = Scheme::ALL.into_iter();
+        let scheme = all.find(|scheme| scheme.name() == name);
+        scheme.with_context(|| format!("there is no scheme `{name}`"))
+    }
+}
+
+impl Scheme {
+    /// All schemes, that of the product first.
+    pub const ALL: [Scheme; 11] = [
+        Scheme::Xnc,
+        Scheme::XncPaper,
+        Scheme::MinRtt,
+        Scheme::Redundant,
+        Scheme::Xlink,
+        Scheme::Ecf,
+        Scheme::Blest,
+        Scheme::Bonding,
+        Scheme::Fec,
+        Scheme::Pluribus,
+        Scheme::Single,
+    ];
+
+    /// Returns the name in cases and on command lines.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Scheme::Xnc => "xnc",
+            Scheme::XncPaper => "xnc-paper",
+            Scheme::MinRtt => "minrtt",
+            Scheme::Redundant => "redundant",
+            Scheme::Xlink => "xlink",
+            Scheme::Ecf => "ecf",
+            Scheme::Blest => "blest",
+            Scheme::Bonding => "bonding",
+            Scheme::Fec => "fec",
+            Scheme::Pluribus => "pluribus",
+            Scheme::Single => "single",
+        }
+    }
+
+    /// Returns whether it retransmits lost packets until they arrive.
+    pub fn is_reliable(self) -> bool {
+        matches!(
+            self,
+            Scheme::MinRtt | Scheme::Redundant | Scheme::Xlink | Scheme::Ecf | Scheme::Blest
+        )
+    }
+
+    /// Returns its parameters.
+    pub fn config(self) -> Config {
+        let (new, lookback): (fn() -> Box<dyn Scheduler>, _) = match self {
+            Scheme::Xnc => return Config::default(),
+            Scheme::XncPaper | Scheme::MinRtt => (|| Box::new(min_rtt::MinRtt), 0),
+            Scheme::Redundant => (|| Box::new(redundant::Redundant), 0),
+            Scheme::Xlink => (|| Box::new(xlink::Xlink::default()), 0),
+            Scheme::Ecf => (|| Box::new(ecf::Ecf::default()), 0),
+            Scheme::Blest => (|| Box::new(blest::Blest::default()), 0),
+            Scheme::Bonding => (|| Box::new(fixed::Fixed::ByHash), 0),
+            Scheme::Single => (|| Box::new(fixed::Fixed::First), 0),
+            Scheme::Fec => (|| Box::new(fec::Fec::default()), fec::WINDOW as usize),
+            Scheme::Pluribus => (
+                || Box::new(pluribus::Pluribus::default()),
+                pluribus::MAX_WINDOW as usize,
+            ),
+        };
+        let recovery = match self {
+            Scheme::XncPaper => RecoveryMethod::OneShot { coded: true },
+            _ if self.is_reliable() => RecoveryMethod::Retransmit,
+            _ => RecoveryMethod::None,
+        };
+        let experiment = Experiment {
+            scheduler: NewScheduler {
+                name: self.name(),
+                new,
             },
-            ..config
-        },
-        _ if is_reliable(scheme) => Config {
-            reorder: Some(Duration::MAX),
-            packet_memory: ByteSize(4 << 20),
-            ..config
-        },
-        _ => config,
-    })
+            recovery,
+            lookback,
+            forgets_silence: false,
+            loss_detection: LossDetection::Quic,
+            range_packets: 10,
+            drop_frames: false,
+            connection_share: 1.0,
+            ..Experiment::default()
+        };
+        let config = Config {
+            extra_packets: 3,
+            experiment,
+            ..Config::default()
+        };
+        match self {
+            Scheme::XncPaper => Config {
+                experiment: Experiment {
+                    loss_detection: LossDetection::Timeout,
+                    queue_target: Duration::MAX,
+                    queue_target_shared: Duration::MAX,
+                    whole_shots: true,
+                    shots: 1,
+                    ..config.experiment
+                },
+                ..config
+            },
+            _ if self.is_reliable() => Config {
+                reorder: Some(Duration::MAX),
+                packet_memory: ByteSize(4 << 20),
+                ..config
+            },
+            _ => config,
+        }
+    }
 }

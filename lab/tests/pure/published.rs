@@ -1,15 +1,15 @@
 //! XNC as published (Ni, section 4), and the schemes that recover nothing by retransmission.
 
 use crate::network::{MS, Network, Pipe, path};
-use hawser_lab::rivals::schemes::config;
+use hawser_lab::rivals::schemes::Scheme;
 use hawser_xnc::{PathStats, SenderStats};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// Three paths with round-trip times of 20, 60 and 80 ms, of which the first is full of use.
-fn three_paths(scheme: &str) -> Network {
+fn three_paths(scheme: Scheme) -> Network {
     let pipes = [10, 30, 40].map(|delay| Pipe::new(delay * MS, 200_000));
-    let mut network = Network::new(config(scheme).unwrap(), pipes.into());
+    let mut network = Network::new(scheme.config(), pipes.into());
     network.stream(1000 * MS, 10);
     network
 }
@@ -36,7 +36,7 @@ fn recovery(network: &mut Network, lost: u64, time: Duration) -> Vec<u64> {
 
 #[test]
 fn a_published_shot_takes_all_paths_up_to_their_shares() {
-    let mut network = three_paths("xnc-paper");
+    let mut network = three_paths(Scheme::XncPaper);
     let first = network.sent;
     // Four lost packets need seven, and each path may carry 1.1 times as many.
     assert_eq!(recovery(&mut network, 4, 300 * MS), [7, 7, 7]);
@@ -46,13 +46,13 @@ fn a_published_shot_takes_all_paths_up_to_their_shares() {
 
 #[test]
 fn a_packet_lost_alone_is_copied_to_all_paths_as_published() {
-    let mut network = three_paths("xnc-paper");
+    let mut network = three_paths(Scheme::XncPaper);
     assert_eq!(recovery(&mut network, 1, 300 * MS), [1, 1, 1]);
 }
 
 #[test]
 fn the_published_loss_detection_waits_for_its_timeout() {
-    let mut network = three_paths("xnc-paper");
+    let mut network = three_paths(Scheme::XncPaper);
     let before = stats(&network).lost;
     recovery(&mut network, 1, 20 * MS);
     assert_eq!(
@@ -80,14 +80,14 @@ fn a_shot_as_published_is_the_only_one() {
         network.run_for(600 * MS);
         (once, stats(&network).recoveries)
     };
-    let (once, after) = shots("xnc-paper");
+    let (once, after) = shots(Scheme::XncPaper);
     assert!(once > 0);
     assert_eq!(after, once);
 }
 
 #[test]
 fn without_recovery_nothing_is_sent_again() {
-    for scheme in ["bonding", "single"] {
+    for scheme in [Scheme::Bonding, Scheme::Single] {
         let mut network = three_paths(scheme);
         let pipes = network.pipes.values_mut();
         pipes.for_each(|pipe| pipe.is_cut = true);
@@ -104,7 +104,7 @@ fn without_recovery_nothing_is_sent_again() {
 
 #[test]
 fn spare_coded_packets_recover_a_burst_in_advance() {
-    let mut network = three_paths("pluribus");
+    let mut network = three_paths(Scheme::Pluribus);
     let before = stats(&network);
     let first = network.sent;
     let coded = recovery(&mut network, 5, 60 * MS);
@@ -120,7 +120,7 @@ fn under_heavy_loss_every_packet_that_arrives_is_intact() {
         loss: 0.7,
         ..Pipe::new(delay * MS, 200_000)
     });
-    let mut network = Network::new(config("pluribus").unwrap(), pipes.into());
+    let mut network = Network::new(Scheme::Pluribus.config(), pipes.into());
     network.stream(3000 * MS, 10);
     let copies = network.ends[1].stats().receiver.duplicates;
     assert!(copies > 0, "single packets are copied");

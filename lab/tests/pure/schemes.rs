@@ -1,17 +1,17 @@
 //! Sessions of the schemes with which XNC is compared.
 
 use crate::network::{MS, Network, Pipe, path};
-use hawser_lab::rivals::schemes::{NAMES, config, is_reliable};
+use hawser_lab::rivals::schemes::Scheme;
 use hawser_xnc::Hint;
 
-fn two_paths(scheme: &str) -> Network {
+fn two_paths(scheme: Scheme) -> Network {
     let pipes = vec![Pipe::new(20 * MS, 200_000), Pipe::new(30 * MS, 200_000)];
-    Network::new(config(scheme).unwrap(), pipes)
+    Network::new(scheme.config(), pipes)
 }
 
 #[test]
 fn windows_are_respected() {
-    for scheme in NAMES {
+    for scheme in Scheme::ALL {
         let lossy = Pipe {
             loss: 0.03,
             overtaken: 5,
@@ -19,7 +19,7 @@ fn windows_are_respected() {
             ..Pipe::bottleneck(15 * MS, 12, 0)
         };
         let fixed = Pipe::new(40 * MS, 30_000);
-        let mut network = Network::new(config(scheme).unwrap(), vec![lossy, fixed]);
+        let mut network = Network::new(scheme.config(), vec![lossy, fixed]);
         network.stream(500 * MS, 30);
         network.pipes.get_mut(&path(0)).unwrap().rate = Some(125_000);
         network.pipes.get_mut(&path(1)).unwrap().window = 4_000;
@@ -41,7 +41,7 @@ fn multipath_quic_fills_the_congestion_window() {
         window,
         ..Pipe::bottleneck(20 * MS, 10, 0)
     };
-    let mut network = Network::new(config("minrtt").unwrap(), vec![pipe]);
+    let mut network = Network::new(Scheme::MinRtt.config(), vec![pipe]);
     for _ in 0..6000 {
         while network.ends[0].waiting() < 200 {
             network.send(Hint::default(), 1200);
@@ -55,7 +55,10 @@ fn multipath_quic_fills_the_congestion_window() {
 
 #[test]
 fn a_removed_path_and_losses_leave_nothing_out_if_a_scheme_is_reliable() {
-    for scheme in NAMES.into_iter().filter(|name| is_reliable(name)) {
+    for scheme in Scheme::ALL
+        .into_iter()
+        .filter(|scheme| scheme.is_reliable())
+    {
         let mut network = two_paths(scheme);
         network.pipes.get_mut(&path(0)).unwrap().lose_every = 7;
         network.stream(1000 * MS, 10);
@@ -70,7 +73,7 @@ fn a_removed_path_and_losses_leave_nothing_out_if_a_scheme_is_reliable() {
 #[test]
 fn the_rate_of_proactive_coding_follows_the_loss() {
     for (lose_every, min, max) in [(0, 0.045, 0.055), (10, 0.17, 0.24), (4, 0.45, 0.6)] {
-        let mut network = Network::new(config("fec").unwrap(), vec![Pipe::new(20 * MS, 400_000)]);
+        let mut network = Network::new(Scheme::Fec.config(), vec![Pipe::new(20 * MS, 400_000)]);
         network.pipes.get_mut(&path(0)).unwrap().lose_every = lose_every;
         for _ in 0..500 {
             network.send_frame(4, 1200);
@@ -88,7 +91,7 @@ fn the_rate_of_proactive_coding_follows_the_loss() {
 #[test]
 fn coded_packets_sent_ahead_take_the_path_with_most_window() {
     let mut network = Network::new(
-        config("fec").unwrap(),
+        Scheme::Fec.config(),
         vec![
             Pipe::new(10 * MS, 100_000),
             Pipe::new(60 * MS, 400_000),
@@ -109,7 +112,7 @@ fn coded_packets_sent_ahead_take_the_path_with_most_window() {
 
 #[test]
 fn redundant_copies_take_every_path_and_are_deduplicated() {
-    let mut network = two_paths("redundant");
+    let mut network = two_paths(Scheme::Redundant);
     network.pipes.get_mut(&path(1)).unwrap().is_cut = true;
     network.stream(300 * MS, 10);
     network.pipes.get_mut(&path(1)).unwrap().is_cut = false;

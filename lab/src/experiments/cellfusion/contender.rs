@@ -1,114 +1,284 @@
-//! The cases: schemes as published, ours, ours without one of its parts, and the references.
+//! The contenders: schemes as published, ours, ours with changes, and the references.
 
 use super::drive::Technology;
 use super::video::BITRATE;
-use crate::rivals::schemes;
-use anyhow::{Context, Result};
+use crate::rivals::schemes::Scheme;
 use hawser_coding::kernel::Kernel;
 use hawser_units::Bitrate;
 use hawser_xnc::Config;
 use hawser_xnc::experiment::{LossDetection, RecoveryMethod};
+use std::fmt;
 use std::time::Duration;
 
+/// A way to send a video of a bitrate, displayed as its name: that of the sender, then the change,
+/// then the bitrate unless it is [`BITRATE`], as in `xnc-without-simd-5mbps`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Contender {
+    pub(super) sender: Sender,
+    pub(super) change: Option<Change>,
+    pub(super) video: Bitrate,
+}
+
+/// The way in which packets leave the car.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Sender {
+    /// A session of the tunnel with a scheme.
+    Tunnel(Scheme),
+    /// Plain UDP, each flow on the path that its hash selects. A path's queue drops what does not
+    /// fit, as with all plain UDP.
+    Bonding,
+    /// Plain UDP on each path by itself. The best one counts, selected afterwards.
+    Single,
+    /// Plain UDP on each path of one technology by itself.
+    Only(Technology),
+    /// A sender that knows the future behaviour of the links.
+    Oracle,
+}
+
+/// A change of a scheme.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Change {
+    name: &'static str,
+    apply: fn(&mut Config),
+}
+
+impl PartialEq for Change {
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name
+    }
+}
+
+impl fmt::Display for Contender {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.sender {
+            Sender::Tunnel(scheme) => f.write_str(scheme.name())?,
+            Sender::Bonding => f.write_str("bonding")?,
+            Sender::Single => f.write_str("single")?,
+            Sender::Only(Technology::FiveG) => f.write_str("5g-only")?,
+            Sender::Only(Technology::Lte) => f.write_str("lte-only")?,
+            Sender::Oracle => f.write_str("oracle")?,
+        }
+        if let Some(change) = self.change {
+            write!(f, "-{}", change.name)?;
+        }
+        if self.video != BITRATE {
+            write!(f, "-{}mbps", self.video.bps() / 1_000_000)?;
+        }
+        Ok(())
+    }
+}
+
+impl Contender {
+    const fn of(sender: Sender) -> Self {
+        Contender {
+            sender,
+            change: None,
+            video: BITRATE,
+        }
+    }
+
+    const fn changed(self, name: &'static str, apply: fn(&mut Config)) -> Self {
+        Contender {
+            change: Some(Change { name, apply }),
+            ..self
+        }
+    }
+
+    const fn with_frame_dropping(self) -> Self {
+        self.changed("with-frame-dropping", |config| {
+            config.experiment.drop_frames = true
+        })
+    }
+
+    const fn at_mbps(self, mbps: u64) -> Self {
+        Contender {
+            video: Bitrate::from_bps(mbps * 1_000_000),
+            ..self
+        }
+    }
+
+    /// Returns the technology of which it uses each uplink by itself.
+    pub(super) fn technology(self) -> Option<Technology> {
+        match self.sender {
+            Sender::Only(technology) => Some(technology),
+            _ => None,
+        }
+    }
+
+    /// Returns the configuration of a scheme of the tunnel with the change.
+    pub(super) fn config(self, scheme: Scheme) -> Config {
+        let mut config = scheme.config();
+        if let Some(change) = self.change {
+            (change.apply)(&mut config);
+        }
+        config
+    }
+}
+
 /// Our scheme.
-pub(super) const XNC: &str = "xnc";
+pub(super) const XNC: Contender = Contender::of(Sender::Tunnel(Scheme::Xnc));
 
 /// The paper's scheme.
-pub(super) const PAPER: &str = "xnc-paper";
+pub(super) const PAPER: Contender = Contender::of(Sender::Tunnel(Scheme::XncPaper));
 
-/// The sender that knows the future behaviour of the links.
-pub(super) const ORACLE: &str = "oracle";
+// The other schemes of the tunnel.
+pub(super) const MINRTT: Contender = Contender::of(Sender::Tunnel(Scheme::MinRtt));
+pub(super) const REDUNDANT: Contender = Contender::of(Sender::Tunnel(Scheme::Redundant));
+pub(super) const XLINK: Contender = Contender::of(Sender::Tunnel(Scheme::Xlink));
+pub(super) const ECF: Contender = Contender::of(Sender::Tunnel(Scheme::Ecf));
+pub(super) const BLEST: Contender = Contender::of(Sender::Tunnel(Scheme::Blest));
+pub(super) const FEC: Contender = Contender::of(Sender::Tunnel(Scheme::Fec));
+pub(super) const PLURIBUS: Contender = Contender::of(Sender::Tunnel(Scheme::Pluribus));
 
-/// Each flow on the path that its hash selects, as plain UDP.
-pub(super) const BONDING: &str = "bonding";
+// The references.
+pub(super) const BONDING: Contender = Contender::of(Sender::Bonding);
+pub(super) const SINGLE: Contender = Contender::of(Sender::Single);
+pub(super) const ORACLE: Contender = Contender::of(Sender::Oracle);
+const ONLY_5G: Contender = Contender::of(Sender::Only(Technology::FiveG));
+const ONLY_LTE: Contender = Contender::of(Sender::Only(Technology::Lte));
 
-/// The best single path, selected afterwards, as plain UDP.
-pub(super) const SINGLE: &str = "single";
+// Our scheme without one of its parts.
+pub(super) const WITHOUT_EARLY_LOSS: Contender = XNC.changed("without-early-loss", |config| {
+    config.experiment.loss_detection = LossDetection::Quic;
+});
+pub(super) const WITHOUT_FRAME_DROPPING: Contender =
+    XNC.changed("without-frame-dropping", |config| {
+        config.experiment.drop_frames = false;
+    });
+pub(super) const WITHOUT_QUEUE_TARGET: Contender = XNC.changed("without-queue-target", |config| {
+    config.experiment.queue_target = Duration::MAX;
+    config.experiment.queue_target_shared = Duration::MAX;
+});
+pub(super) const WITHOUT_STRAGGLERS: Contender = XNC.changed("without-stragglers", |config| {
+    config.experiment.straggler_delay = Duration::MAX;
+});
+pub(super) const WITHOUT_REPEATED_SHOTS: Contender = XNC
+    .changed("without-repeated-shots", |config| {
+        config.experiment.shots = 1
+    });
+pub(super) const WITHOUT_CODING: Contender = XNC.changed("without-coding", |config| {
+    config.experiment.recovery = RecoveryMethod::OneShot { coded: false }
+});
+pub(super) const WITHOUT_SIMD: Contender =
+    XNC.changed("without-simd", |config| config.kernel = Kernel::scalar());
 
-/// The cases that run by default, XNC first.
-pub(super) const CASES: [&str; 18] = [
+/// The contenders that run by default, XNC first.
+pub(super) const DEFAULT: [Contender; 18] = [
     XNC,
     PAPER,
-    "minrtt",
-    "redundant",
-    "xlink",
-    "ecf",
-    "blest",
+    MINRTT,
+    REDUNDANT,
+    XLINK,
+    ECF,
+    BLEST,
     BONDING,
-    "fec",
-    "pluribus",
+    FEC,
+    PLURIBUS,
     SINGLE,
-    "xnc-without-early-loss",
-    "xnc-without-frame-dropping",
-    "xnc-without-queue-target",
-    "xnc-without-stragglers",
-    "xnc-without-repeated-shots",
-    "xnc-without-coding",
+    WITHOUT_EARLY_LOSS,
+    WITHOUT_FRAME_DROPPING,
+    WITHOUT_QUEUE_TARGET,
+    WITHOUT_STRAGGLERS,
+    WITHOUT_REPEATED_SHOTS,
+    WITHOUT_CODING,
     ORACLE,
 ];
 
-/// The cases in which others drop whole frames before they send them, as XNC does. They run only if
-/// a pattern selects them.
-pub(super) const WITH_FRAME_DROPPING: [&str; 8] = [
-    "xnc-paper-with-frame-dropping",
-    "minrtt-with-frame-dropping",
-    "redundant-with-frame-dropping",
-    "xlink-with-frame-dropping",
-    "ecf-with-frame-dropping",
-    "blest-with-frame-dropping",
-    "fec-with-frame-dropping",
-    "pluribus-with-frame-dropping",
-];
-
-/// The cases in which each uplink of one technology carries the video alone, as plain UDP. They run
+/// The others drop whole frames before they send them, as XNC does. These and the following contenders run
 /// only if a pattern selects them.
-pub(super) const ONE_TECHNOLOGY: [&str; 4] =
-    ["5g-only", "5g-only-10mbps", "lte-only", "lte-only-10mbps"];
-
-/// The cases whose processor time is compared at several bitrates, besides those that run by default.
-/// They run only if a pattern selects them.
-pub(super) const PROCESSOR: [&str; 10] = [
-    "minrtt-5mbps",
-    "minrtt-10mbps",
-    "minrtt-20mbps",
-    "xnc-5mbps",
-    "xnc-10mbps",
-    "xnc-20mbps",
-    "xnc-without-simd-5mbps",
-    "xnc-without-simd-10mbps",
-    "xnc-without-simd-20mbps",
-    "xnc-without-simd",
+const WITH_FRAME_DROPPING: [Contender; 8] = [
+    PAPER.with_frame_dropping(),
+    MINRTT.with_frame_dropping(),
+    REDUNDANT.with_frame_dropping(),
+    XLINK.with_frame_dropping(),
+    ECF.with_frame_dropping(),
+    BLEST.with_frame_dropping(),
+    FEC.with_frame_dropping(),
+    PLURIBUS.with_frame_dropping(),
 ];
 
-/// The cases in which one constant of XNC has another value, from which cross-validation chooses. They
-/// run only if a pattern selects them.
-pub(super) const TUNED: [&str; 21] = [
-    "xnc-with-loss-threshold-80ms",
-    "xnc-with-loss-threshold-130ms",
-    "xnc-with-loss-threshold-waiting-130ms",
-    "xnc-with-loss-threshold-waiting-300ms",
-    "xnc-with-straggler-delay-20ms",
-    "xnc-with-straggler-delay-40ms",
-    "xnc-with-straggler-delay-60ms",
-    "xnc-with-straggler-share-30%",
-    "xnc-with-straggler-share-50%",
-    "xnc-with-range-packets-10",
-    "xnc-with-range-packets-30",
-    "xnc-with-extra-packets-0",
-    "xnc-with-extra-packets-2",
-    "xnc-with-shots-2",
-    "xnc-with-queue-target-25ms",
-    "xnc-with-queue-target-60ms",
-    "xnc-with-max-path-backlog-60ms",
-    "xnc-with-max-path-backlog-150ms",
-    "xnc-with-max-frame-queue-delay-40ms",
-    "xnc-with-max-frame-queue-delay-90ms",
-    "xnc-with-delivered-within-90ms",
+/// Each uplink of one technology carries the video alone, as plain UDP.
+pub(super) const ONE_TECHNOLOGY: [Contender; 4] =
+    [ONLY_5G, ONLY_5G.at_mbps(10), ONLY_LTE, ONLY_LTE.at_mbps(10)];
+
+/// The contenders whose processor time is compared at several bitrates, besides those that run by default.
+pub(super) const PROCESSOR: [Contender; 10] = [
+    MINRTT.at_mbps(5),
+    MINRTT.at_mbps(10),
+    MINRTT.at_mbps(20),
+    XNC.at_mbps(5),
+    XNC.at_mbps(10),
+    XNC.at_mbps(20),
+    WITHOUT_SIMD.at_mbps(5),
+    WITHOUT_SIMD.at_mbps(10),
+    WITHOUT_SIMD.at_mbps(20),
+    WITHOUT_SIMD,
 ];
 
-/// Returns all cases, in the order in which they run.
-pub(super) fn all() -> impl Iterator<Item = &'static str> {
-    CASES
+/// XNC with another value of one constant, from which cross-validation chooses.
+pub(super) const TUNED: [Contender; 21] = [
+    XNC.changed("with-loss-threshold-80ms", |c| {
+        c.experiment.loss_threshold = ms(80)
+    }),
+    XNC.changed("with-loss-threshold-130ms", |c| {
+        c.experiment.loss_threshold = ms(130)
+    }),
+    XNC.changed("with-loss-threshold-waiting-130ms", |c| {
+        c.experiment.loss_threshold_waiting = ms(130);
+    }),
+    XNC.changed("with-loss-threshold-waiting-300ms", |c| {
+        c.experiment.loss_threshold_waiting = ms(300);
+    }),
+    XNC.changed("with-straggler-delay-20ms", |c| {
+        c.experiment.straggler_delay = ms(20)
+    }),
+    XNC.changed("with-straggler-delay-40ms", |c| {
+        c.experiment.straggler_delay = ms(40)
+    }),
+    XNC.changed("with-straggler-delay-60ms", |c| {
+        c.experiment.straggler_delay = ms(60)
+    }),
+    XNC.changed("with-straggler-share-30%", |c| {
+        c.experiment.straggler_share = 0.3
+    }),
+    XNC.changed("with-straggler-share-50%", |c| {
+        c.experiment.straggler_share = 0.5
+    }),
+    XNC.changed("with-range-packets-10", |c| c.experiment.range_packets = 10),
+    XNC.changed("with-range-packets-30", |c| c.experiment.range_packets = 30),
+    XNC.changed("with-extra-packets-0", |c| c.extra_packets = 0),
+    XNC.changed("with-extra-packets-2", |c| c.extra_packets = 2),
+    XNC.changed("with-shots-2", |c| c.experiment.shots = 2),
+    XNC.changed("with-queue-target-25ms", |c| {
+        c.experiment.queue_target = ms(25)
+    }),
+    XNC.changed("with-queue-target-60ms", |c| {
+        c.experiment.queue_target = ms(60)
+    }),
+    XNC.changed("with-max-path-backlog-60ms", |c| {
+        c.experiment.max_path_backlog = ms(60)
+    }),
+    XNC.changed("with-max-path-backlog-150ms", |c| {
+        c.experiment.max_path_backlog = ms(150);
+    }),
+    XNC.changed("with-max-frame-queue-delay-40ms", |c| {
+        c.experiment.max_frame_queue_delay = ms(40);
+    }),
+    XNC.changed("with-max-frame-queue-delay-90ms", |c| {
+        c.experiment.max_frame_queue_delay = ms(90);
+    }),
+    XNC.changed("with-delivered-within-90ms", |c| {
+        c.experiment.delivered_within = ms(90);
+    }),
+];
+
+const fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+/// Returns all contenders, in the order in which they run.
+pub(super) fn all() -> impl Iterator<Item = Contender> {
+    DEFAULT
         .into_iter()
         .chain(WITH_FRAME_DROPPING)
         .chain(ONE_TECHNOLOGY)
@@ -116,141 +286,35 @@ pub(super) fn all() -> impl Iterator<Item = &'static str> {
         .chain(TUNED)
 }
 
-/// Returns the bitrate of a case's video.
-pub(super) fn video(case: &str) -> Bitrate {
-    parts(case).1
-}
-
-/// Returns the technology of the uplinks of a case, if it uses each of them alone.
-pub(super) fn technology(case: &str) -> Option<Technology> {
-    match parts(case).0 {
-        "5g-only" => Some(Technology::FiveG),
-        "lte-only" => Some(Technology::Lte),
-        _ => None,
-    }
-}
-
-/// Splits the name of a case into the sender and the bitrate of the video, which is [`BITRATE`]
-/// unless the name ends with another one, as in `5g-only-10mbps`.
-pub(super) fn parts(case: &str) -> (&str, Bitrate) {
-    let rate = || {
-        let (sender, mbps) = case.strip_suffix("mbps")?.rsplit_once('-')?;
-        Some((sender, Bitrate::from_mbps(mbps.parse().ok()?)))
-    };
-    rate().unwrap_or((case, BITRATE))
-}
-
-/// The way in which a case sends.
-#[derive(Debug)]
-pub(super) enum Sender {
-    /// A session of the tunnel.
-    Tunnel(Box<Config>),
-    /// UDP without a tunnel: packets go to the path's queue at once, which drops what does not fit.
-    Plain,
-    Oracle,
-}
-
-impl Sender {
-    pub(super) fn of(case: &str) -> Result<Sender> {
-        if case == ORACLE {
-            return Ok(Sender::Oracle);
-        }
-        if [BONDING, SINGLE].contains(&case) || technology(case).is_some() {
-            return Ok(Sender::Plain);
-        }
-        Ok(Sender::Tunnel(Box::new(config(parts(case).0)?)))
-    }
-}
-
-fn config(case: &str) -> Result<Config> {
-    if let Some(scheme) = case.strip_suffix("-with-frame-dropping") {
-        let mut config = schemes::config(scheme)?;
-        config.experiment.drop_frames = true;
-        return Ok(config);
-    }
-    if let Some(change) = case.strip_prefix("xnc-with-") {
-        let mut config = Config::default();
-        tune(&mut config, change).with_context(|| format!("`{case}` is no case"))?;
-        return Ok(config);
-    }
-    let Some((scheme, part)) = case.split_once("-without-") else {
-        return schemes::config(case);
-    };
-    let mut config = schemes::config(scheme)?;
-    let experiment = &mut config.experiment;
-    match part {
-        "early-loss" => experiment.loss_detection = LossDetection::Quic,
-        "frame-dropping" => experiment.drop_frames = false,
-        "queue-target" => {
-            experiment.queue_target = Duration::MAX;
-            experiment.queue_target_shared = Duration::MAX;
-        }
-        "stragglers" => experiment.straggler_delay = Duration::MAX,
-        "repeated-shots" => experiment.shots = 1,
-        "coding" => experiment.recovery = RecoveryMethod::OneShot { coded: false },
-        "simd" => config.kernel = Kernel::scalar(),
-        _ => anyhow::bail!("XNC has no part `{part}`"),
-    }
-    Ok(config)
-}
-
-/// Sets a constant to the value at the end of `change`, as in `straggler-delay-20ms`.
-fn tune(config: &mut Config, change: &str) -> Result<()> {
-    let (constant, value) = change.rsplit_once('-').context("no value")?;
-    let time = || -> Result<Duration> {
-        let ms = value.strip_suffix("ms").context("no time in ms")?;
-        Ok(Duration::from_millis(ms.parse()?))
-    };
-    let experiment = &mut config.experiment;
-    match constant {
-        "loss-threshold" => experiment.loss_threshold = time()?,
-        "loss-threshold-waiting" => experiment.loss_threshold_waiting = time()?,
-        "straggler-delay" => experiment.straggler_delay = time()?,
-        "straggler-share" => {
-            let percent = value.strip_suffix('%').context("no share in %")?;
-            experiment.straggler_share = percent.parse::<f64>()? / 100.0;
-        }
-        "range-packets" => experiment.range_packets = value.parse()?,
-        "extra-packets" => config.extra_packets = value.parse()?,
-        "shots" => experiment.shots = value.parse()?,
-        "queue-target" => experiment.queue_target = time()?,
-        "max-path-backlog" => experiment.max_path_backlog = time()?,
-        "max-frame-queue-delay" => experiment.max_frame_queue_delay = time()?,
-        "delivered-within" => experiment.delivered_within = time()?,
-        _ => anyhow::bail!("no constant `{constant}`"),
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn every_case_is_a_variant_of_its_own() {
-        let mut variants = Vec::new();
-        for case in all() {
-            if let Sender::Tunnel(config) = Sender::of(case).unwrap() {
-                let variant = (config, video(case));
-                assert!(!variants.contains(&variant), "{case}");
+    fn every_contender_is_a_variant_of_its_own() {
+        let (mut names, mut variants) = (Vec::new(), Vec::new());
+        for contender in all() {
+            let name = contender.to_string();
+            assert!(!names.contains(&name), "{name}");
+            if let Sender::Tunnel(scheme) = contender.sender {
+                let variant = (contender.config(scheme), contender.video);
+                assert!(!variants.contains(&variant), "{name}");
                 variants.push(variant);
             }
-        }
-        let further = WITH_FRAME_DROPPING.len() + PROCESSOR.len() + TUNED.len();
-        assert_eq!(variants.len(), CASES.len() - 3 + further);
-        for no_case in ["xnc-without-paths", "xnc-with-paths-4", "xnc-with-shots"] {
-            assert!(Sender::of(no_case).is_err(), "{no_case}");
+            names.push(name);
         }
     }
 
     #[test]
-    fn a_name_ends_with_the_bitrate_of_the_video() {
-        assert_eq!(parts("xnc"), ("xnc", BITRATE));
-        assert_eq!(parts("5g-only"), ("5g-only", BITRATE));
-        let ten = Bitrate::from_mbps(10.0);
-        assert_eq!(parts("5g-only-10mbps"), ("5g-only", ten));
-        assert_eq!(technology("lte-only-10mbps"), Some(Technology::Lte));
-        assert_eq!(technology("single"), None);
-        assert!(Sender::of("xnc-fastmbps").is_err());
+    fn a_name_tells_the_sender_the_change_and_the_bitrate() {
+        for (contender, name) in [
+            (XNC, "xnc"),
+            (ONE_TECHNOLOGY[1], "5g-only-10mbps"),
+            (PROCESSOR[6], "xnc-without-simd-5mbps"),
+            (WITH_FRAME_DROPPING[0], "xnc-paper-with-frame-dropping"),
+            (TUNED[7], "xnc-with-straggler-share-30%"),
+        ] {
+            assert_eq!(contender.to_string(), name);
+        }
     }
 }

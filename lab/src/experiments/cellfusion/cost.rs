@@ -1,6 +1,6 @@
 //! Processor time of a simulation, the only figures that differ from run to run.
 
-use super::contender::parts;
+use super::contender::MINRTT;
 use super::paper;
 use super::score::{Score, comparable};
 use crate::experiment::write_json;
@@ -29,14 +29,22 @@ pub(super) fn per_packet_us(score: &Score) -> f64 {
 
 /// Returns the processor time as a share of the time of the drives.
 pub(super) fn load(score: &Score) -> f64 {
-    let seconds: usize = score.trips.iter().map(|trip| trip.by_second.len()).sum();
+    let seconds: usize = score
+        .outcomes
+        .iter()
+        .map(|outcome| outcome.by_second.len())
+        .sum();
     total(score).as_secs_f64() / seconds as f64
 }
 
 /// Returns the processor time per packet relative to that of multipath QUIC on the same drives with
 /// the same video, if that was run.
 pub(super) fn relative_to_minrtt(score: &Score, scores: &[Score]) -> Option<f64> {
-    let is_minrtt = |other: &&Score| parts(other.case).0 == "minrtt" && comparable(other, score);
+    let is_minrtt = |other: &&Score| {
+        other.contender.sender == MINRTT.sender
+            && other.contender.change.is_none()
+            && comparable(other, score)
+    };
     let minrtt = scores.iter().find(is_minrtt)?;
     Some(per_packet_us(score) / per_packet_us(minrtt))
 }
@@ -56,7 +64,7 @@ pub(super) fn summary(scores: &[Score], run: &Summary) -> Summary {
             ..described.clone()
         };
         case.set_param("profile", profile());
-        if let Some(more) = paper::processor_time(score.case) {
+        if let Some(more) = paper::processor_time(score.contender) {
             case.paper.set(MORE_THAN_MINRTT, more);
         }
         case
@@ -89,5 +97,5 @@ fn profile() -> &'static str {
 }
 
 fn total(score: &Score) -> Duration {
-    score.trips.iter().map(|trip| trip.cpu).sum()
+    score.outcomes.iter().map(|outcome| outcome.cpu).sum()
 }

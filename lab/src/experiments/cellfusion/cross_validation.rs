@@ -3,7 +3,8 @@
 
 use super::contender::{ORACLE, TUNED, XNC};
 use super::drive::Set;
-use super::score::{Score, Trip, comparable, set_reduction};
+use super::outcome::Outcome;
+use super::score::{Score, comparable, set_reduction};
 use crate::summary::{Case, Metrics, mean};
 
 /// Returns a case for each set of drives on which XNC was also run with other constants.
@@ -13,10 +14,10 @@ pub(super) fn cases(scores: &[Score]) -> Vec<Case> {
 }
 
 fn case(scores: &[Score], set: Set) -> Option<Case> {
-    let is_xnc = |score: &&Score| score.set == set && score.case == XNC;
+    let is_xnc = |score: &&Score| score.set == set && score.contender == XNC;
     let xnc = scores.iter().find(is_xnc)?;
     let comparable = scores.iter().filter(|score| comparable(score, xnc));
-    let is_candidate = |score: &&Score| score.case == XNC || TUNED.contains(&score.case);
+    let is_candidate = |score: &&Score| score.contender == XNC || TUNED.contains(&score.contender);
     let (candidates, others): (Vec<&Score>, Vec<&Score>) = comparable.partition(is_candidate);
     if candidates.len() < 2 {
         return None;
@@ -26,9 +27,9 @@ fn case(scores: &[Score], set: Set) -> Option<Case> {
     let mut case = Case::new(&set.of("xnc-cross-validated"));
     case.set_param("set", set.name());
     case.set_param("candidates", candidates.len());
-    case.set_param("chosen_on_even_drives", chosen[0].case);
-    case.set_param("chosen_on_odd_drives", chosen[1].case);
-    let [even, odd] = kept_out(chosen, Trip::above_floor);
+    case.set_param("chosen_on_even_drives", &*chosen[0].label);
+    case.set_param("chosen_on_odd_drives", &*chosen[1].label);
+    let [even, odd] = kept_out(chosen, Outcome::above_floor);
     let all = [&even[..], &odd].concat();
     case.metrics = Metrics::from([
         ("stall_above_floor_ratio", mean_of(&all)),
@@ -36,12 +37,12 @@ fn case(scores: &[Score], set: Set) -> Option<Case> {
         ("stall_above_floor_odd_drives_ratio", mean_of(&odd)),
         (
             "redundancy_ratio",
-            mean_of(&kept_out(chosen, Trip::redundancy).concat()),
+            mean_of(&kept_out(chosen, Outcome::redundancy).concat()),
         ),
     ]);
-    for other in others.into_iter().filter(|other| other.case != ORACLE) {
-        let theirs = other.by_half(Trip::above_floor).concat();
-        set_reduction(&mut case.metrics, &all, &theirs, other.case);
+    for other in others.into_iter().filter(|other| other.contender != ORACLE) {
+        let theirs = other.by_half(Outcome::above_floor).concat();
+        set_reduction(&mut case.metrics, &all, &theirs, &other.label);
     }
     Some(case)
 }
@@ -49,7 +50,7 @@ fn case(scores: &[Score], set: Set) -> Option<Case> {
 /// Returns the candidate with the fewest stalls beyond the oracle's on a half of the drives, the first
 /// one of equals.
 fn chosen<'a>(candidates: &[&'a Score], half: usize) -> &'a Score {
-    let stalls = |score: &Score| mean_of(&score.by_half(Trip::above_floor)[half]);
+    let stalls = |score: &Score| mean_of(&score.by_half(Outcome::above_floor)[half]);
     let best = candidates
         .iter()
         .min_by(|one, other| stalls(one).total_cmp(&stalls(other)));
@@ -57,7 +58,7 @@ fn chosen<'a>(candidates: &[&'a Score], half: usize) -> &'a Score {
 }
 
 /// Returns a figure of each drive of each half, for what was chosen on the other half.
-fn kept_out(chosen: [&Score; 2], figure: impl Fn(&Trip) -> f64) -> [Vec<f64>; 2] {
+fn kept_out(chosen: [&Score; 2], figure: impl Fn(&Outcome) -> f64) -> [Vec<f64>; 2] {
     let [on_even, on_odd] = chosen.map(|score| score.by_half(&figure));
     let ([_, odd], [even, _]) = (on_even, on_odd);
     [even, odd]

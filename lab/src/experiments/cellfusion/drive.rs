@@ -321,12 +321,13 @@ fn folder() -> PathBuf {
 }
 
 /// Says which drives there are, for a pattern that matches none of them.
-pub(in crate::experiments) fn known(drives: &[Drive]) -> String {
-    let mut drives = drives.iter().filter(|drive| drive.set.is_default());
+pub(in crate::experiments) fn known<'a>(drives: impl IntoIterator<Item = &'a Drive>) -> String {
+    let drives = drives.into_iter();
+    let mut drives = drives.filter(|drive| drive.set.is_default());
     let Some(first) = drives.next() else {
         return format!("there are no drives in {}", folder().display());
     };
-    let last = &drives.next_back().unwrap_or(first).name;
+    let last = &drives.last().unwrap_or(first).name;
     let kind = match first.set {
         Set::Drawn => format!(
             "there are no recorded drives in {} (set HAWSER_DATA); the computed ones",

@@ -38,20 +38,20 @@ pub(super) fn section(scores: &[Score], film: &Film) -> Result<Option<Section>> 
     let Some(moment) = moment(&drives) else {
         return Ok(None);
     };
-    let trip = &schemes[0].score.trips[moment.drive];
+    let outcome = &schemes[0].score.outcomes[moment.drive];
     let mut pictures = vec![Captioned {
         caption: "as the camera sent it".to_owned(),
-        png: film.original(&trip.seen, moment.frame)?,
+        png: film.original(&outcome.seen, moment.frame)?,
     }];
     for scheme in &schemes {
         // Before the first picture, there is none to show.
         let Some(similarity) = scheme.drives[moment.drive][moment.frame].on_screen else {
             continue;
         };
-        let seen = &scheme.score.trips[moment.drive].seen;
+        let seen = &scheme.score.outcomes[moment.drive].seen;
         if let Some(png) = film.on_screen(seen, moment.frame)? {
             pictures.push(Captioned {
-                caption: format!("{}: SSIM {similarity:.3}", scheme.score.case),
+                caption: format!("{}: SSIM {similarity:.3}", scheme.score.label),
                 png,
             });
         }
@@ -60,7 +60,7 @@ pub(super) fn section(scores: &[Score], film: &Film) -> Result<Option<Section>> 
         "The paper's figure 8: what a viewer sees. This is {}, {:.2} s after its beginning. Of all frames of the drives that were \
          run, it is the one at which the screens of the schemes differ most: the standard deviation of their SSIM is the largest. \
          The plots show the {AROUND_S:.0} s before and after it.",
-        trip.drive,
+        outcome.drive(),
         since_beginning_s(drives[0][moment.drive][moment.frame].captured)
     );
     let plots = schemes.iter().map(|scheme| scheme.timeline(moment));
@@ -115,13 +115,12 @@ impl Scheme<'_> {
         };
         let points = pictures.iter().map(point);
         let points = points.filter(|(at_s, _)| (from_s..=to_s).contains(at_s));
-        Plot {
-            title: self.score.case.to_owned(),
-            x: Axis::linear("time (s)").showing(from_s..=to_s),
-            y: Axis::linear("SSIM on the screen").showing(0.0..=1.0),
-            series: vec![Series::line(self.score.case, points.collect())],
-            bands: Vec::new(),
-        }
+        Plot::new(
+            &self.score.label,
+            Axis::linear("time (s)").showing(from_s..=to_s),
+            Axis::linear("SSIM on the screen").showing(0.0..=1.0),
+            [Series::line(&self.score.label, points.collect())],
+        )
     }
 }
 

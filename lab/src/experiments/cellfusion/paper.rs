@@ -1,8 +1,7 @@
 //! Figures of the paper: Y. Ni et al., *CellFusion: Multipath vehicle-to-cloud video streaming with
 //! network coding in the wild*, SIGCOMM 2023.
 
-use super::contender;
-use super::video::BITRATE;
+use super::contender::{Contender, WITHOUT_SIMD, XNC};
 use crate::summary::Metrics;
 
 /// Returns the paper's figures under our metric names. Its curves have no numbers; these are from
@@ -61,12 +60,10 @@ pub(super) fn ssim(case: &str) -> Option<f64> {
     matches!(case, "xnc" | "xnc-paper").then_some(0.93)
 }
 
-/// Returns the paper's figure of the processor time that a case takes in addition to multipath QUIC
+/// Returns the paper's figure of the processor time that a contender takes in addition to multipath QUIC
 /// (8.3.6), relative to that. Its text has figures at 30 Mb/s only.
-pub(super) fn processor_time(case: &str) -> Option<f64> {
-    match contender::parts(case) {
-        ("xnc", BITRATE) => Some(0.2344),
-        ("xnc-without-simd", BITRATE) => Some(0.4377),
-        _ => None,
-    }
+pub(super) fn processor_time(contender: Contender) -> Option<f64> {
+    let figures = [(XNC, 0.2344), (WITHOUT_SIMD, 0.4377)];
+    let found = figures.iter().find(|(of, _)| *of == contender);
+    found.map(|(_, figure)| *figure)
 }

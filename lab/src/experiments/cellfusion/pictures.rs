@@ -27,7 +27,7 @@ const WIDTH: u32 = 640;
 pub(super) struct Film {
     units: Vec<AccessUnit>,
     /// Whether they were recorded with a camera.
-    pub(super) is_filmed: bool,
+    is_filmed: bool,
 }
 
 /// The similarities (SSIM over all planes) of one frame of a drive.
@@ -52,6 +52,15 @@ impl Film {
             units: clip.access_units()?.split_off(SETTLING),
             is_filmed: clip.is_filmed,
         })
+    }
+
+    /// Returns the name of the video in the summary.
+    pub(super) fn name(&self) -> &'static str {
+        if self.is_filmed {
+            "dashcam"
+        } else {
+            "test picture"
+        }
     }
 
     /// Returns the similarities of the frames of a drive, without those of the warm-up.

@@ -2,7 +2,7 @@
 
 use super::connection::uplink_seed;
 use super::drive::Drive;
-use super::simulation::{Outcome, VIDEO_BEGINS, WARM_UP, end};
+use super::simulation::{Transfer, VIDEO_BEGINS, WARM_UP, end};
 use super::video::{Source, Viewer};
 use bytes::Bytes;
 use hawser_netem::Link;
@@ -17,7 +17,7 @@ pub(super) fn run(
     video: Bitrate,
     length: Duration,
     seed: u64,
-) -> Outcome {
+) -> Transfer {
     let begins = Instant::ZERO + VIDEO_BEGINS;
     let mut source = Source::new(begins, WARM_UP - VIDEO_BEGINS + length, video);
     let mut viewer = source.viewer();
@@ -32,7 +32,7 @@ pub(super) fn run(
     }
     deliver(&mut link, end(length), &mut viewer);
     let stats = link.stats();
-    Outcome {
+    Transfer {
         first_bytes: stats.offered_bytes.0,
         further_bytes: 0,
         datagrams: stats.offered,

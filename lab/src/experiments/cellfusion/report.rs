@@ -1,6 +1,11 @@
-use super::contender::{self, BONDING, ONE_TECHNOLOGY, ORACLE, PAPER, PROCESSOR, SINGLE, XNC};
+use super::contender::{
+    BLEST, BONDING, Contender, ECF, FEC, MINRTT, ONE_TECHNOLOGY, ORACLE, PAPER, PLURIBUS,
+    PROCESSOR, REDUNDANT, SINGLE, WITHOUT_CODING, WITHOUT_EARLY_LOSS, WITHOUT_FRAME_DROPPING,
+    WITHOUT_QUEUE_TARGET, WITHOUT_REPEATED_SHOTS, WITHOUT_SIMD, WITHOUT_STRAGGLERS, XLINK, XNC,
+};
+use super::outcome::Outcome;
 use super::pictures::Picture;
-use super::score::{Score, Trip};
+use super::score::Score;
 use super::video::Second;
 use super::{cost, paper};
 use crate::plot::{Axis, Plot, Series};
@@ -17,8 +22,8 @@ pub(super) fn write(
     example: Option<Section>,
     out: &Path,
 ) -> Result<()> {
-    let report = Report {
-        title: "A car's video over four cellular uplinks".to_owned(),
+    Report {
+        title: "A car's video over four cellular uplinks",
         intro: "A moving car streams 30 frames per second at 30 Mb/s to the cloud over four cellular uplinks. Their drives \
                 are composed of runs that were measured on 5G and LTE, not all at the same time. Time is virtual, but everything \
                 above the links is the code that the tunnel runs: four QUIC connections with their handshakes, encryption, \
@@ -26,14 +31,12 @@ pub(super) fn write(
                 UDP. All schemes send the same packets over the same links. A frame counts as received when all of its packets \
                 have arrived; the player waits up to 100 ms for missing earlier frames. The oracle knows the future of the \
                 links, but decides packet by packet: it is a reference, and not a bound. Figures show the first set of \
-                drives that was run."
-            .to_owned(),
+                drives that was run.",
         highlights: highlights(summary),
         sections: sections(summary, scores, example),
         summary,
-    };
-    report.write(out)?;
-    Ok(())
+    }
+    .write(out)
 }
 
 /// The metrics of XNC in large type, with their names.
@@ -54,7 +57,7 @@ const HIGHLIGHTS: [(&str, &str); 4] = [
 ];
 
 fn highlights(summary: &Summary) -> Vec<Highlight> {
-    let Some(xnc) = summary.case(XNC) else {
+    let Some(xnc) = summary.case(&XNC.to_string()) else {
         return Vec::new();
     };
     let share = |value: f64| format!("{:.1} %", 100.0 * value);
@@ -66,7 +69,7 @@ fn highlights(summary: &Summary) -> Vec<Highlight> {
     };
     let mut highlights: Vec<Highlight> = HIGHLIGHTS.into_iter().filter_map(highlight).collect();
     if let Some(floor) = summary
-        .case(ORACLE)
+        .case(&ORACLE.to_string())
         .and_then(|oracle| oracle.metrics.get("stall_ratio"))
     {
         highlights[0].comparison = format!("oracle: {}", share(floor));
@@ -96,22 +99,22 @@ fn sections(summary: &Summary, scores: &[Score], example: Option<Section>) -> Ve
 }
 
 fn all_schemes(scores: &[Score]) -> Section {
-    let first = [XNC, "minrtt", BONDING, ORACLE, SINGLE, PAPER];
+    let first = [XNC, MINRTT, BONDING, ORACLE, SINGLE, PAPER];
     let second = [
-        "blest",
-        "xnc-without-early-loss",
-        "xlink",
-        "ecf",
-        "redundant",
-        "xnc-without-coding",
+        BLEST,
+        WITHOUT_EARLY_LOSS,
+        XLINK,
+        ECF,
+        REDUNDANT,
+        WITHOUT_CODING,
     ];
     let third = [
-        "xnc-without-frame-dropping",
-        "fec",
-        "pluribus",
-        "xnc-without-queue-target",
-        "xnc-without-stragglers",
-        "xnc-without-repeated-shots",
+        WITHOUT_FRAME_DROPPING,
+        FEC,
+        PLURIBUS,
+        WITHOUT_QUEUE_TARGET,
+        WITHOUT_STRAGGLERS,
+        WITHOUT_REPEATED_SHOTS,
     ];
     figures(
         "All schemes",
@@ -131,7 +134,7 @@ fn bonding(scores: &[Score]) -> Section {
          multipath QUIC, 69 % fewer than multipath TCP, 81 % fewer than bonding. Distributions over drives.",
         vec![experience(&of(
             scores,
-            &[XNC, PAPER, "minrtt", BONDING, ORACLE],
+            &[XNC, PAPER, MINRTT, BONDING, ORACLE],
         ))],
     )
 }
@@ -147,7 +150,7 @@ fn packet_delay(scores: &[Score]) -> Section {
 }
 
 fn schedulers(scores: &[Score]) -> Section {
-    let shown = of(scores, &[XNC, PAPER, "minrtt", "xlink", "ecf", "redundant"]);
+    let shown = of(scores, &[XNC, PAPER, MINRTT, XLINK, ECF, REDUNDANT]);
     figures(
         "Against other schedulers",
         "The paper's figure 11: XNC has 86.6 % fewer stalls than minRTT, 82.2 % fewer than XLINK and 92.8 % fewer than ECF, with less \
@@ -157,7 +160,7 @@ fn schedulers(scores: &[Score]) -> Section {
 }
 
 fn coding_ahead(scores: &[Score]) -> Section {
-    let shown = of(scores, &[XNC, PAPER, "pluribus", "fec"]);
+    let shown = of(scores, &[XNC, PAPER, PLURIBUS, FEC]);
     figures(
         "Against coding ahead of losses",
         "The paper's figure 12: XNC has 81.67 % fewer stalls than Pluribus, with 89.49 % less redundancy.",
@@ -166,7 +169,7 @@ fn coding_ahead(scores: &[Score]) -> Section {
 }
 
 fn contributions(scores: &[Score]) -> Section {
-    let (uncoded, slow) = ([XNC, "xnc-without-coding"], [XNC, "xnc-without-early-loss"]);
+    let (uncoded, slow) = ([XNC, WITHOUT_CODING], [XNC, WITHOUT_EARLY_LOSS]);
     figures(
         "What coding and early loss detection contribute",
         "The paper's figure 13: coding reduces the percentiles 95 and 99 of the loss by 15.6 and 41.7 % (here packets with a delay of more \
@@ -182,16 +185,16 @@ fn contributions(scores: &[Score]) -> Section {
 fn parts(scores: &[Score]) -> Section {
     let shown = [
         XNC,
-        "xnc-without-queue-target",
-        "xnc-without-stragglers",
-        "xnc-without-repeated-shots",
+        WITHOUT_QUEUE_TARGET,
+        WITHOUT_STRAGGLERS,
+        WITHOUT_REPEATED_SHOTS,
     ];
     figures(
         "What ours adds to the paper",
         "XNC without one of its parts each.",
         vec![
             experience(&of(scores, &shown)),
-            experience(&of(scores, &["xnc-without-frame-dropping", PAPER])),
+            experience(&of(scores, &[WITHOUT_FRAME_DROPPING, PAPER])),
         ],
     )
 }
@@ -222,14 +225,14 @@ fn one_technology(scores: &[Score]) -> Option<Section> {
 /// Returns the section on the similarity of pictures, if these were decoded.
 fn similarity(scores: &[Score]) -> Option<Section> {
     let groups = [
-        &[XNC, PAPER, "minrtt", BONDING, ORACLE, SINGLE][..],
-        &[XNC, PAPER, "minrtt", "xlink", "ecf", "redundant"],
-        &[XNC, PAPER, "pluribus", "fec"],
+        &[XNC, PAPER, MINRTT, BONDING, ORACLE, SINGLE][..],
+        &[XNC, PAPER, MINRTT, XLINK, ECF, REDUNDANT],
+        &[XNC, PAPER, PLURIBUS, FEC],
     ];
-    let panels = |group: &&[&str]| {
+    let panels = |group: &&[Contender]| {
         let mut shown = of(scores, group);
         shown.retain(|score| score.pictures().is_some());
-        let others = shown.iter().any(|score| score.case != XNC);
+        let others = shown.iter().any(|score| score.contender != XNC);
         others.then(|| {
             vec![
                 similarities("on the screen", &shown, |picture| {
@@ -253,24 +256,27 @@ fn similarity(scores: &[Score]) -> Option<Section> {
     })
 }
 
-/// Returns the distribution of a similarity over the frames of all trips.
+/// Returns the distribution of a similarity over the frames of all outcomes.
 fn similarities(title: &str, scores: &[&Score], similarity: impl Fn(&Picture) -> f64) -> Plot {
     let series = |score: &&Score| {
         let pictures = score.pictures().unwrap_or_default().into_iter().flatten();
         let values: Vec<f64> = pictures.map(&similarity).collect();
-        Series::distribution(score.case, &values)
+        Series::distribution(&score.label, &values)
     };
-    plot(
+    Plot::new(
         title,
         Axis::linear("SSIM"),
         shares("share of frames"),
-        scores.iter().map(series).collect(),
+        scores.iter().map(series),
     )
 }
 
 fn processor_time(scores: &[Score]) -> Section {
     let mut items = vec![Item::Table(processor(scores))];
-    if scores.iter().any(|score| PROCESSOR.contains(&score.case)) {
+    if scores
+        .iter()
+        .any(|score| PROCESSOR.contains(&score.contender))
+    {
         items.push(Item::figure("", vec![load(scores)]));
     }
     Section::new(
@@ -282,8 +288,7 @@ fn processor_time(scores: &[Score]) -> Section {
 }
 
 fn all_figures(summary: &Summary) -> Section {
-    Section::new(
-        "All figures",
+    Section::all_figures(
         "The paper's figures are below ours where its text has one: frame rate, stalls and the reduction against bonding of \
          its road tests, delays, their reductions against a single path and redundancy of its deployment, other reductions of \
          its emulation. stall_above_floor: in excess of the oracle's. Links suffice where the oracle does not stall. low and \
@@ -291,15 +296,15 @@ fn all_figures(summary: &Summary) -> Section {
          packet_delay_of_sent: of all packets, a dash where lost ones reach the percentile. \
          late_packets_per_second: percentile, over all seconds of all drives, of the share of packets that were lost or \
          delayed by more than 200 ms.",
-        vec![Item::Table(Table::of_cases(&summary.cases, ""))],
+        summary,
     )
 }
 
-/// Returns the scores of cases, in their order, without those that were not run.
-fn of<'a>(scores: &'a [Score], cases: &[&str]) -> Vec<&'a Score> {
-    cases
+/// Returns the scores of contenders, in their order, without those that were not run.
+fn of<'a>(scores: &'a [Score], contenders: &[Contender]) -> Vec<&'a Score> {
+    contenders
         .iter()
-        .filter_map(|case| scores.iter().find(|score| score.case == *case))
+        .filter_map(|contender| scores.iter().find(|score| score.contender == *contender))
         .collect()
 }
 
@@ -314,7 +319,7 @@ fn processor(scores: &[Score]) -> Table {
         let cost = cost::per_packet_us(score);
         let relative = cost::relative_to_minrtt(score, scores);
         let relative = relative.map_or_else(|| "–".to_owned(), |relative| format!("{relative:.2}"));
-        let paper = paper::processor_time(score.case).map(|more| format!("{:.2}", 1.0 + more));
+        let paper = paper::processor_time(score.contender).map(|more| format!("{:.2}", 1.0 + more));
         vec![
             Cell::new(score.name()),
             Cell::new(format!("{cost:.2}")),
@@ -335,58 +340,46 @@ fn processor(scores: &[Score]) -> Table {
 
 /// Returns the processor time over the bitrates of the video.
 fn load(scores: &[Score]) -> Plot {
-    let series = |scheme: &&str| {
-        let of_scheme = scores
-            .iter()
-            .filter(|score| contender::parts(score.case).0 == *scheme && score.set.is_default());
-        let point = |score: &Score| {
-            (
-                contender::video(score.case).mbps(),
-                100.0 * cost::load(score),
-            )
+    let series = |contender: &Contender| {
+        let at_any_bitrate = |score: &&Score| {
+            let other = score.contender;
+            (other.sender, other.change) == (contender.sender, contender.change)
         };
-        let mut points: Vec<(f64, f64)> = of_scheme.map(point).collect();
+        let of_contender = scores.iter().filter(at_any_bitrate);
+        let of_contender = of_contender.filter(|score| score.set.is_default());
+        let point = |score: &Score| {
+            let mbps = score.contender.video.mbps();
+            (mbps, 100.0 * cost::load(score))
+        };
+        let mut points: Vec<(f64, f64)> = of_contender.map(point).collect();
         points.sort_by(|a, b| a.0.total_cmp(&b.0));
-        Series::line(*scheme, points)
+        Series::line(contender.to_string(), points)
     };
-    plot(
+    Plot::new(
         "processor time",
         Axis::linear("bitrate of the video (Mb/s)"),
         Axis::linear("processor time (% of the time of the drives)"),
-        ["minrtt", XNC, "xnc-without-simd"]
-            .iter()
-            .map(series)
-            .collect(),
+        [MINRTT, XNC, WITHOUT_SIMD].iter().map(series),
     )
-}
-
-fn plot(title: &str, x: Axis, y: Axis, series: Vec<Series>) -> Plot {
-    Plot {
-        title: title.to_owned(),
-        x,
-        y,
-        series,
-        bands: Vec::new(),
-    }
 }
 
 fn cost_and_stalls(scores: &[&Score]) -> Plot {
     let series = |score: &&Score| {
-        let redundancies = score.by_drive(|trip| 100.0 * trip.redundancy());
-        let stalls = score.by_drive(|trip| 100.0 * trip.qoe.stall_ratio);
-        Series::dots(score.case, zip(redundancies, stalls).collect())
+        let redundancies = score.by_drive(|outcome| 100.0 * outcome.redundancy());
+        let stalls = score.by_drive(|outcome| 100.0 * outcome.qoe.stall_ratio);
+        Series::dots(&score.label, zip(redundancies, stalls).collect())
     };
     let (x, y) = (
         Axis::linear("redundancy (%)"),
         Axis::linear("stalled (% of the time)"),
     );
-    plot("drives", x, y, scores.iter().map(series).collect())
+    Plot::new("drives", x, y, scores.iter().map(series))
 }
 
 /// Returns the distributions of frame rates and stalls.
 fn experience(scores: &[&Score]) -> Vec<Plot> {
-    let fps = |trip: &Trip| trip.qoe.fps_mean;
-    let stalls = |trip: &Trip| 100.0 * trip.qoe.stall_ratio;
+    let fps = |outcome: &Outcome| outcome.qoe.fps_mean;
+    let stalls = |outcome: &Outcome| 100.0 * outcome.qoe.stall_ratio;
     vec![
         distribution("frame rate", "frames per second", scores, fps),
         distribution("stalls", "stalled (% of the time)", scores, stalls),
@@ -394,8 +387,8 @@ fn experience(scores: &[&Score]) -> Vec<Plot> {
 }
 
 fn redundancy(scores: &[&Score]) -> Plot {
-    distribution("redundancy", "redundancy (%)", scores, |trip| {
-        100.0 * trip.redundancy()
+    distribution("redundancy", "redundancy (%)", scores, |outcome| {
+        100.0 * outcome.redundancy()
     })
 }
 
@@ -404,55 +397,55 @@ fn distribution(
     title: &str,
     label: &str,
     scores: &[&Score],
-    figure: impl Fn(&Trip) -> f64,
+    figure: impl Fn(&Outcome) -> f64,
 ) -> Plot {
-    let series = |score: &&Score| Series::distribution(score.case, &score.by_drive(&figure));
-    plot(
+    let series = |score: &&Score| Series::distribution(&score.label, &score.by_drive(&figure));
+    Plot::new(
         title,
         Axis::linear(label),
         shares("share of drives"),
-        scores.iter().map(series).collect(),
+        scores.iter().map(series),
     )
 }
 
 fn delays(scores: &[&Score]) -> Plot {
-    let series = |score: &&Score| Series::line(score.case, score.packet_delays.distribution());
+    let series = |score: &&Score| Series::line(&score.label, score.packet_delays.distribution());
     let x = Axis::logarithmic("packet delay (ms)").showing(10.0..=10_000.0);
-    plot(
+    Plot::new(
         "packet delay",
         x,
         shares("share of packets"),
-        scores.iter().map(series).collect(),
+        scores.iter().map(series),
     )
 }
 
 fn losses(scores: &[&Score]) -> Plot {
     let series = |score: &&Score| {
         let losses: Vec<f64> = score.losses().iter().map(|loss| 100.0 * loss).collect();
-        Series::distribution(score.case, &losses)
+        Series::distribution(&score.label, &losses)
     };
     let x = Axis::linear("packets lost or late (% of the packets of a second)");
-    plot(
+    Plot::new(
         "loss",
         x,
         shares("share of seconds").showing(0.9..=1.0),
-        scores.iter().map(series).collect(),
+        scores.iter().map(series),
     )
 }
 
-/// Returns the distribution of a figure over the seconds of all trips.
+/// Returns the distribution of a figure over the seconds of all outcomes.
 fn by_second(
     title: &str,
     label: &str,
     scores: &[&Score],
     figure: impl Fn(&Second) -> Option<f64>,
 ) -> Plot {
-    let series = |score: &&Score| Series::distribution(score.case, &score.by_second(&figure));
-    plot(
+    let series = |score: &&Score| Series::distribution(&score.label, &score.by_second(&figure));
+    Plot::new(
         title,
         Axis::linear(label),
         shares("share of seconds"),
-        scores.iter().map(series).collect(),
+        scores.iter().map(series),
     )
 }
 

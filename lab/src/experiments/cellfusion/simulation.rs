@@ -19,8 +19,8 @@ pub(super) const VIDEO_BEGINS: Duration = Duration::from_secs(1);
 /// The time after the end in which packets in flight may still arrive.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// The results of a simulation.
-pub(super) struct Outcome {
+/// The packets of a video from the car to the viewer.
+pub(super) struct Transfer {
     pub(super) viewer: Viewer,
     /// Bytes of first transmissions of packets, and of everything else that was sent but
     /// acknowledgements.
@@ -29,6 +29,19 @@ pub(super) struct Outcome {
     /// UDP datagrams from the car to the cloud, and the number of them that the links lost.
     pub(super) datagrams: u64,
     pub(super) lost_datagrams: u64,
+}
+
+impl Transfer {
+    /// Returns a transfer whose bytes and datagrams are not counted.
+    pub(super) fn uncounted(viewer: Viewer) -> Self {
+        Transfer {
+            viewer,
+            first_bytes: 0,
+            further_bytes: 0,
+            datagrams: 0,
+            lost_datagrams: 0,
+        }
+    }
 }
 
 /// Returns the capture times of the first and the last measured frame: the drive without the
@@ -46,10 +59,10 @@ pub(super) fn run(
     length: Duration,
     seed: u64,
     identities: &Identities,
-) -> Result<Outcome> {
+) -> Result<Transfer> {
     let mut simulation = Simulation::new(drive, config, video, length, seed, identities)?;
     simulation.run(end(length))?;
-    Ok(simulation.outcome())
+    Ok(simulation.transfer())
 }
 
 /// Returns the end of a simulation: when packets of the last frame may have arrived.
@@ -178,10 +191,10 @@ impl Simulation {
         })
     }
 
-    fn outcome(self) -> Outcome {
+    fn transfer(self) -> Transfer {
         let links = || self.uplinks.iter().map(|(_, uplink)| uplink.stats());
         let paths = self.car.stats().sender.paths;
-        Outcome {
+        Transfer {
             first_bytes: paths.iter().map(|path| path.first_bytes).sum(),
             further_bytes: paths
                 .iter()

@@ -1,7 +1,7 @@
 //! The video: frames of a real encode as RTP packets, and their arrival at a viewer.
 
 use super::histogram::Histogram;
-use hawser_qoe::{Frame, STALL_THRESHOLD};
+use hawser_qoe::{Frame, Qoe, STALL_THRESHOLD, Window};
 use hawser_units::{Bitrate, ByteSize, Instant};
 use std::time::Duration;
 
@@ -328,8 +328,11 @@ pub(in crate::experiments) fn play(complete: &[Option<Instant>]) -> Vec<Option<I
     complete.iter().zip(&given_up).map(&mut show).collect()
 }
 
-/// Returns the frames that were shown, for [`hawser_qoe::measure`].
-pub(super) fn timeline(seen: &[ReceivedFrame]) -> Vec<Frame> {
+/// Returns the experience of a viewer between two times.
+///
+/// # Panics
+/// If the first time is not before the second one.
+pub(super) fn qoe(seen: &[ReceivedFrame], (from, to): (Instant, Instant)) -> Qoe {
     let shown = |frame: &ReceivedFrame| {
         Some(Frame {
             captured: frame.captured,
@@ -337,7 +340,9 @@ pub(super) fn timeline(seen: &[ReceivedFrame]) -> Vec<Frame> {
             size: frame.size,
         })
     };
-    seen.iter().filter_map(shown).collect()
+    let shown: Vec<Frame> = seen.iter().filter_map(shown).collect();
+    let window = Window::new(from, to).expect("a drive takes time");
+    hawser_qoe::measure(&shown, window)
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-use super::setting::Trial;
+use super::trial::Outcome;
 use super::view::Frame;
 use super::{MPTCP, SINGLE, XNC};
 use crate::plot::{Axis, Plot, Series};
@@ -8,21 +8,19 @@ use anyhow::Result;
 use std::path::Path;
 
 /// Writes `report.html`.
-pub(super) fn write(summary: &Summary, trials: &[Trial], out: &Path) -> Result<()> {
-    let report = Report {
-        title: "A car's video over four cellular uplinks, in real time".to_owned(),
+pub(super) fn write(summary: &Summary, outcomes: &[Outcome], out: &Path) -> Result<()> {
+    Report {
+        title: "A car's video over four cellular uplinks, in real time",
         intro: "ffmpeg streams 30 frames per second at 30 Mb/s over RTP through the tunnel, whose client and server are real \
                 processes, over four emulated uplinks. The drives are composed of measured links. For comparison the \
                 same packets are sent over the kernel's MPTCP, and over UDP on the best single uplink. A frame counts as received when all of it \
                 has arrived. SSIM is the similarity of each frame that the decoder outputs, damaged or not, to the same \
-                frame as the camera sent it."
-            .to_owned(),
+                frame as the camera sent it.",
         highlights: highlights(summary),
-        sections: sections(summary, trials),
+        sections: sections(summary, outcomes),
         summary,
-    };
-    report.write(out)?;
-    Ok(())
+    }
+    .write(out)
 }
 
 type Format = fn(f64) -> String;
@@ -57,11 +55,12 @@ fn highlights(summary: &Summary) -> Vec<Highlight> {
     HIGHLIGHTS.into_iter().filter_map(highlight).collect()
 }
 
-fn sections(summary: &Summary, trials: &[Trial]) -> Vec<Section> {
-    let (drives, means): (Vec<_>, Vec<_>) = summary
-        .cases
-        .iter()
-        .partition(|case| trials.iter().any(|trial| trial.case.name == case.name));
+fn sections(summary: &Summary, outcomes: &[Outcome]) -> Vec<Section> {
+    let (drives, means): (Vec<_>, Vec<_>) = summary.cases.iter().partition(|case| {
+        outcomes
+            .iter()
+            .any(|outcome| outcome.case.name == case.name)
+    });
     vec![
         Section::new(
             "Averages",
@@ -71,12 +70,12 @@ fn sections(summary: &Summary, trials: &[Trial]) -> Vec<Section> {
         Section::new(
             "Delay and quality of frames",
             "Distributions over all frames. Frames that were never complete, or not decoded, keep a curve below 1.",
-            vec![Item::figure("", vec![delays(trials), ssim(trials)])],
+            vec![Item::figure("", vec![delays(outcomes), ssim(outcomes)])],
         ),
         Section::new(
             "Each drive",
             "Frames shown in each second.",
-            vec![Item::figure("", by_drive(trials))],
+            vec![Item::figure("", by_drive(outcomes))],
         ),
         Section::new(
             "All figures",
@@ -87,43 +86,33 @@ fn sections(summary: &Summary, trials: &[Trial]) -> Vec<Section> {
     ]
 }
 
-fn plot(title: &str, x: Axis, y: Axis, series: Vec<Series>) -> Plot {
-    Plot {
-        title: title.to_owned(),
-        x,
-        y,
-        series,
-        bands: Vec::new(),
-    }
-}
-
 /// Returns the distinct names, in the order of their first appearance.
-fn names<'a>(trials: &'a [Trial], name: impl Fn(&'a Trial) -> &'a str) -> Vec<&'a str> {
+fn names<'a>(outcomes: &'a [Outcome], name: impl Fn(&'a Outcome) -> &'a str) -> Vec<&'a str> {
     let mut names = Vec::new();
-    for trial in trials {
-        if !names.contains(&name(trial)) {
-            names.push(name(trial));
+    for outcome in outcomes {
+        if !names.contains(&name(outcome)) {
+            names.push(name(outcome));
         }
     }
     names
 }
 
 /// Returns, for each scheme, the distribution of a figure over all frames.
-fn distribution(trials: &[Trial], figure: impl Fn(&Frame) -> f64) -> Vec<Series> {
+fn distribution(outcomes: &[Outcome], figure: impl Fn(&Frame) -> f64) -> Vec<Series> {
     let series = |scheme: &str| {
-        let of_scheme = trials.iter().filter(|trial| trial.scheme == scheme);
+        let of_scheme = outcomes.iter().filter(|outcome| outcome.scheme == scheme);
         let values: Vec<f64> = of_scheme
-            .flat_map(|trial| trial.frames().map(&figure))
+            .flat_map(|outcome| outcome.frames().map(&figure))
             .collect();
         Series::distribution(scheme, &values)
     };
-    names(trials, |trial| trial.scheme)
+    names(outcomes, |outcome| outcome.scheme)
         .into_iter()
         .map(series)
         .collect()
 }
 
-fn delays(trials: &[Trial]) -> Plot {
+fn delays(outcomes: &[Outcome]) -> Plot {
     let delay = |frame: &Frame| {
         let shown = frame
             .shown
@@ -134,39 +123,34 @@ fn delays(trials: &[Trial]) -> Plot {
         Axis::logarithmic("frame delay (ms)").showing(10.0..=10_000.0),
         Axis::linear("share of frames"),
     );
-    plot("delay", x, y, distribution(trials, delay))
+    Plot::new("delay", x, y, distribution(outcomes, delay))
 }
 
-fn ssim(trials: &[Trial]) -> Plot {
+fn ssim(outcomes: &[Outcome]) -> Plot {
     let ssim = |frame: &Frame| frame.ssim.unwrap_or(f64::NAN);
     let (x, y) = (
         Axis::linear("SSIM").showing(0.5..=1.0),
         Axis::linear("share of frames"),
     );
-    plot("similarity", x, y, distribution(trials, ssim))
+    Plot::new("similarity", x, y, distribution(outcomes, ssim))
 }
 
-fn by_drive(trials: &[Trial]) -> Vec<Plot> {
+fn by_drive(outcomes: &[Outcome]) -> Vec<Plot> {
     let panel = |drive: &str| {
-        let series = |trial: &Trial| {
-            let seconds = trial
+        let series = |outcome: &Outcome| {
+            let seconds = outcome
                 .qoe
                 .fps
                 .iter()
                 .enumerate()
                 .map(|(second, fps)| (second as f64 + 0.5, *fps));
-            Series::line(trial.scheme, seconds.collect())
+            Series::line(outcome.scheme, seconds.collect())
         };
-        let of_drive = trials.iter().filter(|trial| trial.drive == drive);
+        let of_drive = outcomes.iter().filter(|outcome| outcome.drive == drive);
         let y = Axis::linear("frames per second").showing(0.0..=40.0);
-        plot(
-            drive,
-            Axis::linear("time (s)"),
-            y,
-            of_drive.map(series).collect(),
-        )
+        Plot::new(drive, Axis::linear("time (s)"), y, of_drive.map(series))
     };
-    names(trials, |trial| &trial.drive)
+    names(outcomes, |outcome| &outcome.drive)
         .into_iter()
         .map(panel)
         .collect()

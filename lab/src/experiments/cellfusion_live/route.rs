@@ -2,12 +2,14 @@
 
 use super::framing::{READ_TIMEOUT, prepare, with_length};
 use super::tunnel::{self, CLOUD, Tunnel};
-use crate::rivals::schemes;
+use super::{MPTCP, SINGLE};
+use crate::rivals::schemes::Scheme;
 use anyhow::{Context, Result};
 use hawser_testbed::topology::{End, Lab};
 use hawser_testbed::tunnel::route_to_server;
 use hawser_tunnel::status::SessionStatus;
 use socket2::{Domain, Protocol, Socket, Type};
+use std::fmt;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpStream, UdpSocket};
 use std::path::Path;
@@ -26,9 +28,9 @@ const SUBFLOW_SETUP_TIME: Duration = Duration::from_secs(2);
 
 /// The transport of the video.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Route {
+pub(crate) enum Route {
     /// The tunnel with a scheme.
-    Tunnel(&'static str),
+    Tunnel(Scheme),
     /// UDP over each uplink separately. All uplinks are measured at the same time, because they do
     /// not influence each other.
     Single,
@@ -66,18 +68,21 @@ pub(super) enum Receiver {
     Stream(TcpStream),
 }
 
+/// The pattern of its cases: it on all drives.
+impl fmt::Display for Route {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/*", self.name())
+    }
+}
+
 impl Route {
-    /// Returns the route of the given name.
-    pub(super) fn of(name: &str) -> Result<Self> {
-        Ok(match name {
-            "single" => Route::Single,
-            "mptcp" => Route::Mptcp,
-            name => {
-                let mut schemes = schemes::NAMES.into_iter();
-                let scheme = schemes.find(|scheme| *scheme == name);
-                Route::Tunnel(scheme.with_context(|| format!("there is no scheme `{name}`"))?)
-            }
-        })
+    /// Returns the name in cases.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Route::Tunnel(scheme) => scheme.name(),
+            Route::Single => SINGLE,
+            Route::Mptcp => MPTCP,
+        }
     }
 
     /// Returns the time to become ready, in which links are as at the beginning of the drive.
@@ -243,7 +248,7 @@ fn connect_mptcp(lab: &Lab, cloud: SocketAddr) -> Result<(TcpStream, TcpStream)>
 }
 
 fn over_tunnel(
-    scheme: &str,
+    scheme: Scheme,
     lab: &Lab,
     port: u16,
     binary: &Path,

@@ -1,7 +1,7 @@
 //! Results of the schemes: on each drive, and on average over drives.
 
 use super::XNC;
-use super::setting::{Setting, Trial};
+use super::trial::{Outcome, Trial};
 use super::view::{Frame, View};
 use crate::experiments::dashcam::FPS;
 use crate::summary::{Case, Metrics, mean, quantile};
@@ -12,20 +12,20 @@ use std::time::Duration;
 
 /// Returns the case of a scheme on a drive.
 pub(super) fn case(
-    setting: &Setting,
+    trial: &Trial,
     view: &View,
     window: Window,
     qoe: &Qoe,
     floor: &Qoe,
     emulation: &EmulatorReport,
 ) -> Case {
-    let mut case = Case::new(&setting.to_string());
-    let video = if setting.clip.is_filmed {
+    let mut case = Case::new(&trial.to_string());
+    let video = if trial.clip.is_filmed {
         "dashcam"
     } else {
         "test picture"
     };
-    case.set_param("seconds", setting.length.as_secs_f64());
+    case.set_param("seconds", trial.length.as_secs_f64());
     case.set_param("video", video);
     case.set_param("video_mbps", 30);
     case.set_param("video_fps", FPS);
@@ -111,23 +111,23 @@ fn percentiles(
 }
 
 /// Returns the means over drives of each scheme, then all drives.
-pub(super) fn cases(trials: &[Trial]) -> Vec<Case> {
+pub(super) fn cases(outcomes: &[Outcome]) -> Vec<Case> {
     let mut schemes: Vec<&str> = Vec::new();
-    for trial in trials {
-        if !schemes.contains(&trial.scheme) {
-            schemes.push(trial.scheme);
+    for outcome in outcomes {
+        if !schemes.contains(&outcome.scheme) {
+            schemes.push(outcome.scheme);
         }
     }
     let means = schemes.into_iter().map(|scheme| {
-        let of_scheme: Vec<&Case> = trials
+        let of_scheme: Vec<&Case> = outcomes
             .iter()
-            .filter(|trial| trial.scheme == scheme)
-            .map(|trial| &trial.case)
+            .filter(|outcome| outcome.scheme == scheme)
+            .map(|outcome| &outcome.case)
             .collect();
         average(scheme, &of_scheme)
     });
     means
-        .chain(trials.iter().map(|trial| trial.case.clone()))
+        .chain(outcomes.iter().map(|outcome| outcome.case.clone()))
         .collect()
 }
 

@@ -1,20 +1,22 @@
-//! A run of one drive with one scheme.
+//! A trial: a route on a drive.
 
 use super::route::Route;
 use super::score;
-use super::setting::{Setting, Trial};
 use super::stream::{self, Recording, WARM_UP};
-use super::view::View;
-use crate::experiment::{Run, write_json};
+use super::view::{Frame, View};
+use crate::experiment::{Measured, Run, write_json};
 use crate::experiments::cellfusion::{BITRATE, Drive, floor};
-use crate::experiments::dashcam::frames;
+use crate::experiments::dashcam::{Clip, frames};
+use crate::summary::Case;
 use anyhow::{Context, Result};
 use hawser_io::ring;
-use hawser_qoe::Window;
+use hawser_qoe::{Qoe, Window};
 use hawser_testbed::emulator::{EmulatedPath, Emulator, EmulatorReport};
 use hawser_testbed::topology::{Lab, Topology, network_egress, network_ingress};
 use hawser_tunnel::status::SessionStatus;
+use std::fmt;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The minimum share of frames that the camera has to send, and the maximum of its 99th percentile
@@ -22,33 +24,79 @@ use std::time::Duration;
 const MIN_SENT_FRAMES_RATIO: f64 = 0.995;
 const MAX_CAMERA_LATENESS: Duration = Duration::from_millis(33);
 
+/// A route on a drive.
+pub(crate) struct Trial {
+    pub(super) route: Route,
+    pub(super) drive: Arc<Drive>,
+    pub(super) port: u16,
+    pub(super) clip: Arc<Clip>,
+    pub(super) length: Duration,
+    /// Seed of the links.
+    pub(super) seed: u64,
+}
+
+/// The results of a trial.
+pub(crate) struct Outcome {
+    /// The name of the route.
+    pub(super) scheme: &'static str,
+    /// The name of the drive.
+    pub(super) drive: String,
+    pub(super) case: Case,
+    pub(super) view: View,
+    pub(super) window: Window,
+    pub(super) qoe: Qoe,
+    pub(super) invalid_because: Vec<String>,
+}
+
+impl fmt::Display for Trial {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.route.name(), self.drive.name)
+    }
+}
+
+impl Measured for Outcome {
+    fn invalid_because(&self) -> Vec<String> {
+        self.invalid_because.clone()
+    }
+}
+
+impl Outcome {
+    /// Returns the frames of the drive, without those of the warm-up.
+    pub(super) fn frames(&self) -> impl Iterator<Item = &Frame> {
+        self.view
+            .frames
+            .iter()
+            .filter(|frame| self.window.contains(frame.captured))
+    }
+}
+
 /// Runs the drive and evaluates it.
-pub(super) fn run(run: &Run, setting: &Setting) -> Result<Trial> {
-    let directory = run.raw(&format!("{}-{}", setting.scheme, setting.drive.name))?;
-    let (recording, emulation, session) = carry(run, setting, &directory)?;
+pub(super) fn run(run: &Run, trial: &Trial) -> Result<Outcome> {
+    let directory = run.raw(&format!("{}-{}", trial.route.name(), trial.drive.name))?;
+    let (recording, emulation, session) = carry(run, trial, &directory)?;
     write_json(&directory.join("emulator.json"), &emulation)?;
     write_json(&directory.join("tunnel.json"), &session)?;
 
-    let window = Window::new(recording.began, recording.began + setting.length)
+    let window = Window::new(recording.began, recording.began + trial.length)
         .context("the duration of a drive has to be positive")?;
     let (path, mut view) = best_view(&recording, window).context("there is a route")?;
     view.decode(&recording.sent, &directory)?;
     view.write(&directory.join("frames.csv"), recording.began)?;
 
     let qoe = view.qoe(window);
-    let floor = floor(&setting.drive, BITRATE, setting.length);
-    let mut case = score::case(setting, &view, window, &qoe, &floor, &emulation);
-    if setting.route == Route::Single {
+    let floor = floor(&trial.drive, BITRATE, trial.length);
+    let mut case = score::case(trial, &view, window, &qoe, &floor, &emulation);
+    if trial.route == Route::Single {
         case.set_param("path", path);
     }
     if let Some(session) = &session {
         case.metrics
             .set("redundancy_ratio", session.redundancy_ratio);
     }
-    let invalid_because = invalid_because(setting.length, &recording, &view, &emulation);
-    Ok(Trial {
-        scheme: setting.scheme,
-        drive: setting.drive.name.clone(),
+    let invalid_because = invalid_because(trial.length, &recording, &view, &emulation);
+    Ok(Outcome {
+        scheme: trial.route.name(),
+        drive: trial.drive.name.clone(),
         case,
         view,
         window,
@@ -60,22 +108,22 @@ pub(super) fn run(run: &Run, setting: &Setting) -> Result<Trial> {
 /// Runs the part in real time.
 fn carry(
     run: &Run,
-    setting: &Setting,
+    trial: &Trial,
     directory: &Path,
 ) -> Result<(Recording, EmulatorReport, Option<SessionStatus>)> {
-    let lab = Topology::with_paths(setting.drive.paths()).build()?;
-    let paths = emulated(&lab, &setting.drive);
-    let mut emulator = Emulator::start(lab.network(), paths, setting.seed)?;
-    let began = ring::now() + setting.route.preparation() + WARM_UP;
+    let lab = Topology::with_paths(trial.drive.paths()).build()?;
+    let paths = emulated(&lab, &trial.drive);
+    let mut emulator = Emulator::start(lab.network(), paths, trial.seed)?;
+    let began = ring::now() + trial.route.preparation() + WARM_UP;
     emulator.set_origin(began);
     emulator.steer(&[lab.ingress(), lab.egress()])?;
-    let Setting {
+    let Trial {
         route,
         port,
         clip,
         length,
         ..
-    } = setting;
+    } = trial;
     let ends = route.open(&lab, *port, &run.hawser, directory)?;
     let recording = stream::play(run, &lab, &ends, clip, began, *length, directory)?;
     let session = ends.session()?;
@@ -152,7 +200,6 @@ fn lost(recording: &Recording, view: &View) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::view::Frame;
     use super::*;
     use hawser_testbed::emulator::Health;
     use hawser_units::{ByteSize, Instant};

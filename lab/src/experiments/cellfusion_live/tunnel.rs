@@ -1,4 +1,4 @@
-use crate::rivals::schemes;
+use crate::rivals::schemes::Scheme;
 use anyhow::{Context, Result, bail};
 use hawser_io::interface;
 use hawser_testbed::certificates;
@@ -42,7 +42,12 @@ pub(super) struct Tunnel {
 
 impl Tunnel {
     /// Starts client and server and waits until they are connected over every path that works.
-    pub(super) fn start(scheme: &str, lab: &Lab, binary: &Path, directory: &Path) -> Result<Self> {
+    pub(super) fn start(
+        scheme: Scheme,
+        lab: &Lab,
+        binary: &Path,
+        directory: &Path,
+    ) -> Result<Self> {
         certificates::write(directory, &[NAME])?;
         let (server, client) = (server_config(directory), client_config(directory));
         let mut tunnel = Tunnel {
@@ -122,14 +127,14 @@ fn spawn(
 
 /// Returns the start of the command line of an end: of the product, or of this program, which has the
 /// other schemes.
-fn command(scheme: &str, binary: &Path) -> Result<Command> {
-    if scheme == schemes::NAMES[0] {
+fn command(scheme: Scheme, binary: &Path) -> Result<Command> {
+    if scheme == Scheme::Xnc {
         let mut command = Command::new(binary);
         command.arg("tunnel");
         return Ok(command);
     }
     let mut command = Command::new(env::current_exe()?);
-    command.args(["tunnel", scheme]);
+    command.args(["tunnel", scheme.name()]);
     Ok(command)
 }
 

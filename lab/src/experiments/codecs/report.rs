@@ -1,10 +1,10 @@
 //! `report.html`, and the pictures.
 
-use super::scenario::Rate;
-use super::score::{SCORE, Score, VMAF, curve, subjects};
+use super::scenario::{Coder, Rate};
+use super::score::{SCORE, Score, VMAF, crossing_name, curve, subjects};
 use crate::plot::{Axis, Plot, Series};
-use crate::report::{Highlight, Item, Report, Section, Table};
-use crate::summary::{Case, Summary};
+use crate::report::{Highlight, Item, Report, Section};
+use crate::summary::Summary;
 use anyhow::{Context, Result};
 use hawser_recording::encode_png;
 use std::fs;
@@ -20,20 +20,18 @@ pub(super) fn write(summary: &Summary, scores: &[Score], out: &Path) -> Result<(
         .map(|clip| section(scores, clip))
         .collect();
     sections.push(all_figures(summary));
-    let report = Report {
-        title: "Codecs of volumetric video".to_owned(),
+    Report {
+        title: "Codecs of volumetric video",
         intro: "Recordings pass the publisher's encoders, with their rate control, and the viewer's decoders, frame by frame. What \
                 a viewer sees from the front and from 30 degrees beside that is compared with the same views of what was \
                 captured, by VMAF, and the points with the captured ones. draco has the parameters of De Fré et al., and meets \
                 a rate by sampling, as there; draco-cpp is Google's implementation. Rates are those of the encoded frames, \
-                without headers of packets."
-            .to_owned(),
-        highlights: highlights(summary),
+                without headers of packets.",
+        highlights: highlights(summary, scores),
         sections,
         summary,
-    };
-    report.write(out)?;
-    Ok(())
+    }
+    .write(out)
 }
 
 /// Returns the names of the recordings.
@@ -43,10 +41,9 @@ fn clips(scores: &[Score]) -> Vec<&str> {
     names
 }
 
-fn highlights(summary: &Summary) -> Vec<Highlight> {
-    let highlight = |case: &Case| {
-        let (clip, rest) = case.name.split_once('/')?;
-        let codec = rest.strip_suffix(&format!("/vmaf-{SCORE:.0}"))?;
+fn highlights(summary: &Summary, scores: &[Score]) -> Vec<Highlight> {
+    let highlight = |(clip, coder): (&str, Coder)| {
+        let case = summary.case(&crossing_name(clip, coder))?;
         let mbps = case.metrics.get("rate_mbps")?;
         let bound = if case.params.get("is_bound") == Some(&true.into()) {
             "at most "
@@ -56,11 +53,11 @@ fn highlights(summary: &Summary) -> Vec<Highlight> {
         let ratio = case.metrics.get("rate_of_draco_ratio");
         Some(Highlight::new(
             format!("{bound}{mbps:.1} Mb/s"),
-            format!("{codec}, {clip}: VMAF {SCORE:.0}"),
+            format!("{}, {clip}: VMAF {SCORE:.0}", coder.name()),
             ratio.map_or_else(String::new, |ratio| format!("{ratio:.2} of Draco's rate")),
         ))
     };
-    summary.cases.iter().filter_map(highlight).collect()
+    subjects(scores).into_iter().filter_map(highlight).collect()
 }
 
 fn section(scores: &[Score], clip: &str) -> Section {
@@ -85,13 +82,12 @@ fn plot(scores: &[Score], clip: &str, label: &str, metric: &str) -> Plot {
             Series::dots(coder.name(), points)
         }
     });
-    Plot {
-        title: label.to_owned(),
-        x: Axis::logarithmic("Mb/s"),
-        y: Axis::linear(label),
-        series: series.collect(),
-        bands: Vec::new(),
-    }
+    Plot::new(
+        label,
+        Axis::logarithmic("Mb/s"),
+        Axis::linear(label),
+        series,
+    )
 }
 
 /// Returns what was captured and what the codecs make of it.
@@ -134,10 +130,9 @@ fn write_pictures(scores: &[Score], out: &Path) -> Result<()> {
 }
 
 fn all_figures(summary: &Summary) -> Section {
-    Section::new(
-        "All figures",
+    Section::all_figures(
         "Times are medians of a frame: of all views at the same time where a codec encodes views, and of drawing both sides. \
          vmaf-85: the rate at which the score is reached; is_bound in summary.json where every rate reaches it.",
-        vec![Item::Table(Table::of_cases(&summary.cases, ""))],
+        summary,
     )
 }

@@ -87,7 +87,7 @@ pub(super) fn crossings(scores: &[Score]) -> Vec<Case> {
         if curve.len() < 2 {
             continue;
         }
-        let mut case = Case::new(&format!("{clip}/{}/vmaf-{SCORE:.0}", coder.name()));
+        let mut case = Case::new(&crossing_name(clip, coder));
         let crossing = crossing(&curve);
         case.set_param("is_bound", matches!(crossing, Crossing::Below(_)));
         case.metrics.set("rate_mbps", crossing.mbps());
@@ -99,6 +99,11 @@ pub(super) fn crossings(scores: &[Score]) -> Vec<Case> {
         cases.push(case);
     }
     cases
+}
+
+/// Returns the name of the case with the rate at which a codec reaches the score.
+pub(super) fn crossing_name(clip: &str, coder: Coder) -> String {
+    format!("{clip}/{}/vmaf-{SCORE:.0}", coder.name())
 }
 
 /// Returns the recordings with their codecs, in the order of the cases, which follow each other.

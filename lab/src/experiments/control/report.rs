@@ -1,15 +1,15 @@
-use super::{CHANGES_PER_S, FLOWS_PER_AGENT, TARGET_P99_MS};
+use super::{CHANGES_PER_S, Controllers, FLOWS_PER_AGENT, Setup, TARGET_P99_MS};
 use crate::plot::{Axis, Plot, Series};
-use crate::report::{Figure, Highlight, Item, Report, Section, Table};
+use crate::report::{Highlight, Item, Report, Section};
 use crate::summary::{Case, Summary};
 use anyhow::Result;
 use std::path::Path;
 
-/// Writes `report.html`.
-pub(super) fn write(summary: &Summary, out: &Path) -> Result<()> {
-    let report = Report {
-        title: "Controllers and thousands of nodes".to_owned(),
-        intro: format!(
+/// Writes `report.html`. Each case of the summary has its setup.
+pub(super) fn write(summary: &Summary, setups: &[Setup], out: &Path) -> Result<()> {
+    Report {
+        title: "Controllers and thousands of nodes",
+        intro: &format!(
             "Simulated nodes, each with its own key, certificate and mutual TLS connection, enrol, register, keep their \
              stream of policies open and report every 5 s with the counters of all their flows; each replicates \
              {FLOWS_PER_AGENT} flows and deduplicates the same number. Meanwhile {CHANGES_PER_S} policies change per second, one \
@@ -20,28 +20,17 @@ pub(super) fn write(summary: &Summary, out: &Path) -> Result<()> {
         ),
         highlights: highlights(summary),
         sections: vec![
-            Section {
-                title: "From one thousand to ten thousand".to_owned(),
-                text: "Latencies are measured at the nodes and the operator. The last panels show the resource usage of the controller: growth \
-                       in proportion to the nodes is a straight line through the origin."
-                    .to_owned(),
-                items: STORES.iter().map(|store| Item::Figure(figure(summary, store))).collect(),
-            },
-            Section {
-                title: "All figures".to_owned(),
-                text: "agents_lag: lateness of the timers of the simulated nodes, which is contained in the other \
+            Section::new("From one thousand to ten thousand", "Latencies are measured at the nodes and the operator. The last panels show the resource usage of the controller: growth \
+                       in proportion to the nodes is a straight line through the origin.", STORES.iter().map(|store| figure(summary, setups, store)).collect()),
+            Section::all_figures("agents_lag: lateness of the timers of the simulated nodes, which is contained in the other \
                        latencies. assignment: from registration to the first assignment. reconnection: from the loss of a \
                        connection to the assignment from another controller. changes_lost: changes that a controller has \
                        accepted and that did not reach both nodes, or that a controller does not have at the end. In the \
-                       cases killed-leader, processor time and memory are those of the two controllers that live on."
-                    .to_owned(),
-                items: vec![Item::Table(Table::of_cases(&summary.cases, ""))],
-            },
+                       cases killed-leader, processor time and memory are those of the two controllers that live on.", summary),
         ],
         summary,
-    };
-    report.write(out)?;
-    Ok(())
+    }
+    .write(out)
 }
 
 fn highlights(summary: &Summary) -> Vec<Highlight> {
@@ -108,36 +97,32 @@ const PANELS: [Panel; 3] = [
     ),
 ];
 
-/// The beginnings of the names of the cases in one figure, and the caption.
-const STORES: [(&str, &str); 2] = [
+/// The controllers of the cases in one figure, and the caption.
+const STORES: [(Controllers, &str); 2] = [
     (
-        "embedded/",
+        Controllers::Embedded,
         "One controller with the embedded store. Each point is a case.",
     ),
     (
-        "etcd/agents",
+        Controllers::Etcd,
         "One controller with etcd. Each point is a case.",
     ),
 ];
 
-fn figure(summary: &Summary, (prefix, caption): &(&str, &str)) -> Figure {
-    let cases: Vec<&Case> = (summary.cases.iter())
-        .filter(|case| case.name.starts_with(prefix))
-        .collect();
-    let panel = |(title, y, series): &Panel| Plot {
-        title: (*title).to_owned(),
-        x: Axis::linear("nodes"),
-        y: Axis::linear(*y),
-        series: series
-            .iter()
-            .map(|(name, metric, scale)| line(&cases, name, metric, *scale))
-            .collect(),
-        bands: Vec::new(),
+fn figure(
+    summary: &Summary,
+    setups: &[Setup],
+    (controllers, caption): &(Controllers, &str),
+) -> Item {
+    let cases = setups.iter().zip(&summary.cases);
+    let cases = cases.filter(|(setup, _)| setup.controllers == *controllers);
+    let cases: Vec<&Case> = cases.map(|(_, case)| case).collect();
+    let panel = |(title, y, series): &Panel| {
+        let series = series.iter();
+        let series = series.map(|(name, metric, scale)| line(&cases, name, metric, *scale));
+        Plot::new(*title, Axis::linear("nodes"), Axis::linear(*y), series)
     };
-    Figure {
-        caption: (*caption).to_owned(),
-        panels: PANELS.iter().map(panel).collect(),
-    }
+    Item::figure(*caption, PANELS.iter().map(panel).collect())
 }
 
 /// Returns a metric over the number of nodes.

@@ -6,19 +6,17 @@ use std::path::Path;
 
 /// Writes `report.html`.
 pub(super) fn write(summary: &Summary, counted: &[Counted], out: &Path) -> Result<()> {
-    let report = Report {
-        title: "Replication over a faulty path without losing a packet".to_owned(),
+    Report {
+        title: "Replication over a faulty path without losing a packet",
         intro: "There are two paths between the edges. Path 2 loses no packets. Path 1, the default route, is the faster one and \
                 has a fault in both directions. All kinds of packets are replicated on both and counted \
                 at the viewer by the number and the digest in each: UDP from connected and unconnected sockets, with DF \
-                and in segmentation trains, TCP, and ICMP, over IPv4 and IPv6. Copies are authenticated."
-            .to_owned(),
+                and in segmentation trains, TCP, and ICMP, over IPv4 and IPv6. Copies are authenticated.",
         highlights: highlights(counted),
         sections: sections(counted),
         summary,
-    };
-    report.write(out)?;
-    Ok(())
+    }
+    .write(out)
 }
 
 fn highlights(counted: &[Counted]) -> Vec<Highlight> {

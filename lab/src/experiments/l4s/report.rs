@@ -4,7 +4,7 @@ use super::scenario::{Media, Network, Rivals};
 use super::score::{Score, rate, targets};
 use super::simulation::{Outcome, Sample};
 use crate::plot::{Axis, Band, Plot, Series};
-use crate::report::{Highlight, Item, Report, Section, Table};
+use crate::report::{Highlight, Item, Report, Section};
 use crate::summary::Summary;
 use anyhow::Result;
 use hawser_units::ByteSize;
@@ -14,20 +14,18 @@ use std::path::Path;
 const WINDOW: usize = 5;
 
 pub(super) fn write(summary: &Summary, scores: &[Score], out: &Path) -> Result<()> {
-    let report = Report {
-        title: "A volumetric stream at L4S latency".to_owned(),
+    Report {
+        title: "A volumetric stream at L4S latency",
         intro: "A sender of 30 frames per second adapts its rate to a bottleneck that marks packets early (L4S), alone and \
                 beside bulk flows that start after 5 s. prague is Hawser's controller, paper that of De Fré et al. as far as \
                 its text tells it, gcc the rival WebRTC with GCC of str0m 0.25. Time is virtual; packets, their encryption, \
                 feedback, retransmission, pacing and the controllers are the code of the product, and with gcc that of str0m. \
-                The stable state follows after the start-up. Sizes and rates are those of IP packets."
-            .to_owned(),
+                The stable state follows after the start-up. Sizes and rates are those of IP packets.",
         highlights: highlights(summary),
         sections: sections(summary, scores),
         summary,
-    };
-    report.write(out)?;
-    Ok(())
+    }
+    .write(out)
 }
 
 /// The metrics in large type: the case, the metric, its unit and its description.
@@ -126,14 +124,13 @@ fn section(title: &str, text: &str, scores: &[&Score]) -> Option<Section> {
 }
 
 fn all_figures(summary: &Summary) -> Section {
-    Section::new(
-        "All figures",
+    Section::all_figures(
         "Of the stable state, but for convergence_s: the time from the first frame until the target reaches 90 Mb/s, or \
          nine tenths of its mean in the stable state where it does not (convergence_to in summary.json). latency: from the \
          first packet of a frame to its completeness. frame_delay: from its capture. latency_beyond_pacing: without the \
          time that pacing takes for the frame. undecodable: begun, but without a complete base at the viewer; dropped: not begun; \
          reduced: without the refinement; late: more than 100 ms after capture. The paper's figures are below ours.",
-        vec![Item::Table(Table::of_cases(&summary.cases, ""))],
+        summary,
     )
 }
 
@@ -186,12 +183,13 @@ fn quality(score: &Score, outcome: &Outcome) -> Option<Plot> {
     let at = |number: usize| outcome.frames[number].captured.as_secs_f64();
     let scores = outcome.pictures.scores.iter();
     let points: Vec<(f64, f64)> = scores.map(|(number, vmaf)| (at(*number), *vmaf)).collect();
-    (!points.is_empty()).then(|| Plot {
-        title: format!("{}: picture", score.scenario),
-        x: Axis::linear("time (s)"),
-        y: Axis::linear("VMAF").showing(0.0..=100.0),
-        series: vec![Series::line("VMAF", points)],
-        bands: Vec::new(),
+    (!points.is_empty()).then(|| {
+        Plot::new(
+            format!("{}: picture", score.scenario),
+            Axis::linear("time (s)"),
+            Axis::linear("VMAF").showing(0.0..=100.0),
+            [Series::line("VMAF", points)],
+        )
     })
 }
 

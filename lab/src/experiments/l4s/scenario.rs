@@ -33,7 +33,7 @@ pub(super) const REPORT_INTERVAL: Duration = Duration::from_millis(5);
 
 /// One case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Scenario {
+pub(crate) struct Scenario {
     pub(super) media: Media,
     pub(super) network: Network,
     pub(super) rivals: Rivals,

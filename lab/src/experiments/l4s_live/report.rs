@@ -5,7 +5,7 @@ use super::scenario::Scenario;
 use super::score::Score;
 use crate::experiment::Completed;
 use crate::plot::{Axis, Band, Plot, Series};
-use crate::report::{Highlight, Item, Report, Section, Table};
+use crate::report::{Highlight, Item, Report, Section};
 use crate::summary::Summary;
 use anyhow::Result;
 use std::path::Path;
@@ -16,30 +16,24 @@ pub(super) fn write(
     out: &Path,
 ) -> Result<()> {
     let figures = completed.iter().map(|one| {
-        let (name, score) = (one.case.to_string(), &one.measured.score);
+        let (name, score) = (one.trial.to_string(), &one.outcome.score);
         Item::figure("", vec![targets(&name, score), delays(&name, score)])
     });
-    let report = Report {
-        title: "A pushed volumetric stream beside the kernel's TCP".to_owned(),
+    Report {
+        title: "A pushed volumetric stream beside the kernel's TCP",
         intro: "hawser publish sends the synthetic performer (60,000 points) as chunks at 25 frames per second through a bottleneck of 40 Mb/s with \
                 DualPI2 and 10 ms in each direction, to hawser view. All in real time, on one machine. The shaded \
-                time is measured."
-            .to_owned(),
+                time is measured.",
         highlights: highlights(summary),
         sections: vec![
             Section::new("Rates and delays", "", figures.collect()),
-            Section::new(
-                "All figures",
-                "transport: from the arrival of a frame's first packet to its completeness. frame_delay: from capture to the end \
+            Section::all_figures("transport: from the arrival of a frame's first packet to its completeness. frame_delay: from capture to the end \
                  of decoding. queue_delay: one-way delay beyond the least, as the publisher measures it from reports. \
-                 frames_ratio: shown of those encoded; whole_frames_ratio: with all layers.",
-                vec![Item::Table(Table::of_cases(&summary.cases, ""))],
-            ),
+                 frames_ratio: shown of those encoded; whole_frames_ratio: with all layers.", summary),
         ],
         summary,
-    };
-    report.write(out)?;
-    Ok(())
+    }
+    .write(out)
 }
 
 fn highlights(summary: &Summary) -> Vec<Highlight> {

@@ -1,7 +1,7 @@
 use super::faults;
 use super::history::History;
 use super::scene::Policy;
-use super::trial::Trial;
+use super::stream::StreamOutcome;
 use crate::experiments::figures;
 use crate::experiments::live::{FPS, LEVELS, Outcome};
 use crate::plot::{Axis, Plot, Series};
@@ -13,7 +13,7 @@ use std::path::Path;
 /// Writes `report.html`.
 pub(super) fn write(
     summary: &Summary,
-    trials: &[Trial],
+    trials: &[StreamOutcome],
     faults: &[(u64, faults::Outcome)],
     out: &Path,
 ) -> Result<()> {
@@ -28,22 +28,20 @@ pub(super) fn write(
         under_faults(summary, faults),
         Some(all_figures(summary, faults)),
     ];
-    let report = Report {
-        title: "Replication that starts automatically and keeps the paths that help".to_owned(),
+    Report {
+        title: "Replication that starts automatically and keeps the paths that help",
         intro: "A point cloud of a person is streamed at 30 frames per second over TCP with BBR. Between the two edges are the five paths \
                 of Table I of Qian et al., which vary during the shaded time. The flow begins on the default path. When the \
                 viewer's requests are late three times in a row, the controller leaves it there (single), moves it \
                 to the path with the smallest round-trip time (redirect), or replicates it on all paths, of which \
                 Algorithm 1 of the paper (successive) or Hawser's own algorithm (evidence) then removes those that do not \
                 help. For comparison the kernel's MPTCP is run with a subflow on each path. Curves show the first seed, \
-                figures are medians over all seeds."
-            .to_owned(),
+                figures are medians over all seeds.",
         highlights: highlights(summary),
         sections: sections.into_iter().flatten().collect(),
         summary,
-    };
-    report.write(out)?;
-    Ok(())
+    }
+    .write(out)
 }
 
 /// A metric of a case in large type.
@@ -187,12 +185,12 @@ impl PaperFigure {
 /// The trials of the first seed, which the curves show.
 struct FirstSeed<'a> {
     /// Trials of the policies of figure 5 at the levels.
-    streams: Vec<&'a Trial>,
-    recoveries: Vec<&'a Trial>,
+    streams: Vec<&'a StreamOutcome>,
+    recoveries: Vec<&'a StreamOutcome>,
 }
 
 impl<'a> FirstSeed<'a> {
-    fn of(trials: &'a [Trial]) -> Self {
+    fn of(trials: &'a [StreamOutcome]) -> Self {
         let seed = trials.iter().map(|trial| trial.seed).min();
         let shown = trials.iter().filter(|trial| Some(trial.seed) == seed);
         let (streams, recoveries) = shown.partition(|trial| !trial.scene.recovery);
@@ -323,8 +321,8 @@ fn rewards(outcome: &Outcome, history: &History) -> Option<Plot> {
     ))
 }
 
-fn recovery(trial: &Trial) -> Vec<Plot> {
-    let Trial {
+fn recovery(trial: &StreamOutcome) -> Vec<Plot> {
+    let StreamOutcome {
         outcome, history, ..
     } = trial;
     let frames = Series::line("evidence", figures::per_second(outcome, |qoe| qoe.fps_mean));
@@ -347,12 +345,13 @@ fn under_faults(summary: &Summary, faults: &[(u64, faults::Outcome)]) -> Option<
     let panels = faults
         .iter()
         .filter(|(of, _)| of == seed)
-        .map(|(_, outcome)| Plot {
-            title: outcome.scenario.name.to_owned(),
-            x: Axis::linear("time (s)").showing(0.0..=outcome.end.as_secs_f64()),
-            y: Axis::linear("paths").showing(0.0..=3.0),
-            series: vec![steps("evidence", &outcome.history, outcome.end)],
-            bands: Vec::new(),
+        .map(|(_, outcome)| {
+            Plot::new(
+                outcome.scenario.name,
+                Axis::linear("time (s)").showing(0.0..=outcome.end.as_secs_f64()),
+                Axis::linear("paths").showing(0.0..=3.0),
+                [steps("evidence", &outcome.history, outcome.end)],
+            )
         });
     let cases = summary.cases.iter().filter(|case| is_fault(case, faults));
     Some(Section::new(

@@ -17,7 +17,7 @@ use serde_json::Value;
 use std::time::Duration;
 
 /// A run of a case with one seed.
-pub(crate) struct Trial {
+pub(crate) struct StreamOutcome {
     pub(super) seed: u64,
     pub(super) scene: Scene,
     pub(super) outcome: Outcome,
@@ -29,7 +29,7 @@ pub(crate) struct Trial {
 const LINK_HEADER_BYTES: u64 = 14;
 
 /// Runs a stream.
-pub(super) fn run(run: &Run, scene: &Scene) -> Result<Trial> {
+pub(super) fn run(run: &Run, scene: &Scene) -> Result<StreamOutcome> {
     let variation = scene.variation(run.seconds);
     let (policy, level) = (scene.policy_name(), scene.level_name());
     let raw = format!("{policy}-{level}-{}", run.seed);
@@ -49,7 +49,7 @@ pub(super) fn run(run: &Run, scene: &Scene) -> Result<Trial> {
         describe(history, scene, &variation, &mut case.metrics);
     }
     let invalid_because = live::invalid_because(source.fps, &record, &emulation, &variation);
-    Ok(Trial {
+    Ok(StreamOutcome {
         seed: run.seed,
         scene: scene.clone(),
         outcome: Outcome {
@@ -202,7 +202,7 @@ fn set_recovery(history: &History, variation: &Variation, metrics: &mut Metrics)
 
 /// Sets the throughput of every trial relative to that of the single path with the same level and
 /// seed.
-pub(super) fn compare(trials: &mut [Trial]) {
+pub(super) fn compare(trials: &mut [StreamOutcome]) {
     let single: Vec<(&str, u64, f64)> = trials
         .iter()
         .filter(|trial| trial.scene.policy == Policy::Single)
@@ -223,7 +223,7 @@ pub(super) fn compare(trials: &mut [Trial]) {
     }
 }
 
-fn throughput(trial: &Trial) -> f64 {
+fn throughput(trial: &StreamOutcome) -> f64 {
     trial
         .outcome
         .case

@@ -2,7 +2,7 @@
 
 use super::scenario::{Load, Way};
 use crate::plot::{Axis, Plot, Series};
-use crate::report::{Highlight, Item, Report, Section, Table};
+use crate::report::{Highlight, Item, Report, Section};
 use crate::summary::Summary;
 use anyhow::Result;
 use std::path::Path;
@@ -25,19 +25,17 @@ pub(super) fn write(summary: &Summary, out: &Path) -> Result<()> {
             });
             Series::line(way.name(), points.collect())
         });
-        Plot {
-            title: format!("{metric}, objects of one packet"),
-            x: Axis::logarithmic("subscribers"),
-            y: Axis::logarithmic(unit),
-            series: series.into_iter().collect(),
-            bands: Vec::new(),
-        }
+        Plot::new(
+            format!("{metric}, objects of one packet"),
+            Axis::logarithmic("subscribers"),
+            Axis::logarithmic(unit),
+            series,
+        )
     };
-    let report = Report {
-        title: "Relaying one publisher to many subscribers".to_owned(),
+    Report {
+        title: "Relaying one publisher to many subscribers",
         intro: "A publisher sends objects at 30 frames per second, or fewer where a relay could not keep up, to a relay, which \
-                sends each to all subscribers. Packets have 1,200 bytes, and end at the egress of the device towards the subscribers."
-            .to_owned(),
+                sends each to all subscribers. Packets have 1,200 bytes, and end at the egress of the device towards the subscribers.",
         highlights: highlights(summary),
         sections: vec![
             Section::new(
@@ -52,18 +50,13 @@ pub(super) fn write(summary: &Summary, out: &Path) -> Result<()> {
                     ],
                 )],
             ),
-            Section::new(
-                "All figures",
-                "cases: way/subscribers/packets of an object. added_delay: from the egress of the device that sends a packet to the relay \
+            Section::all_figures("cases: way/subscribers/packets of an object. added_delay: from the egress of the device that sends a packet to the relay \
                  to the egress of the device by which it leaves. added_delay_gain: that of the better relay in user space minus \
-                 that of the case. object_delay: of whole objects, from the publisher to a subscriber.",
-                vec![Item::Table(Table::of_cases(&summary.cases, ""))],
-            ),
+                 that of the case. object_delay: of whole objects, from the publisher to a subscriber.", summary),
         ],
         summary,
-    };
-    report.write(out)?;
-    Ok(())
+    }
+    .write(out)
 }
 
 fn highlights(summary: &Summary) -> Vec<Highlight> {

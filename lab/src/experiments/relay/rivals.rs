@@ -33,7 +33,7 @@ const LAST: Duration = Duration::from_millis(500);
 
 /// The set-up with a relay in user space.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Rival(Way);
+pub(crate) struct Rival(pub(super) Way);
 
 impl fmt::Display for Rival {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

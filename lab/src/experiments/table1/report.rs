@@ -8,20 +8,18 @@ use std::path::Path;
 /// Writes `report.html`.
 pub(super) fn write(summary: &Summary, outcomes: &[Outcome], out: &Path) -> Result<()> {
     let shown: Vec<&Outcome> = outcomes.iter().collect();
-    let report = Report {
-        title: "A live stream over five paths with varying delay".to_owned(),
+    Report {
+        title: "A live stream over five paths with varying delay",
         intro: "A point cloud of a person, captured by two depth cameras, is streamed at 30 frames per second over TCP with BBR. Between \
                 the two edges are the five paths of Table I of Qian et al. During the shaded time each packet on a path \
                 has a random additional delay, on the default path of up to 50 ms. The flow stays on the \
                 default path (single), is moved to path 2 (redirect), or is sent on all five paths, of which the first \
-                copy to arrive is used (replicate)."
-            .to_owned(),
+                copy to arrive is used (replicate).",
         highlights: highlights(summary),
         sections: sections(summary, &shown),
         summary,
-    };
-    report.write(out)?;
-    Ok(())
+    }
+    .write(out)
 }
 
 fn highlights(summary: &Summary) -> Vec<Highlight> {
@@ -55,19 +53,9 @@ fn sections(summary: &Summary, outcomes: &[&Outcome]) -> Vec<Section> {
     let mut sections = vec![pictures(outcomes)];
     sections.retain(|section| !section.items.is_empty());
     sections.extend([
-        Section {
-            title: "Experience at the viewer".to_owned(),
-            text: "Per second of the stream. The paper's figures 5a, 5b and 5c, with redirection in addition."
-                .to_owned(),
-            items: figures::experience(outcomes),
-        },
-        Section {
-            title: "Arrival of packets".to_owned(),
-            text: "The paper's figure 6a: data that has arrived over time. A step is a wait for a packet that was delayed or \
-                   retransmitted."
-                .to_owned(),
-            items: vec![figures::arrivals(outcomes)],
-        },
+        Section::new("Experience at the viewer", "Per second of the stream. The paper's figures 5a, 5b and 5c, with redirection in addition.", figures::experience(outcomes)),
+        Section::new("Arrival of packets", "The paper's figure 6a: data that has arrived over time. A step is a wait for a packet that was delayed or \
+                   retransmitted.", vec![figures::arrivals(outcomes)]),
         table(summary),
     ]);
     sections
@@ -89,21 +77,20 @@ fn pictures(outcomes: &[&Outcome]) -> Section {
     };
     let pictures: Vec<Picture> = outcomes.iter().filter_map(picture).collect();
     let items = (!pictures.is_empty()).then_some(Item::Pictures(pictures));
-    Section {
-        title: "The picture".to_owned(),
-        text: "What a viewer sees at the end of the shaded time of a stream that is pushed at the rate that the network bears \
-               (push), encrypted from end to end."
-            .to_owned(),
-        items: items.into_iter().collect(),
-    }
+    Section::new(
+        "The picture",
+        "What a viewer sees at the end of the shaded time of a stream that is pushed at the rate that the network bears \
+               (push), encrypted from end to end.",
+        items.into_iter().collect(),
+    )
 }
 
 fn table(summary: &Summary) -> Section {
     let caption = "During the variation of the network. bandwidth_cost_ratio: ratio of the bytes of copies to the bytes of packets; the paper's \
                    figures are with path pruning, ours are with all five paths. fps_min: the worst second.";
-    Section {
-        title: "Figures".to_owned(),
-        text: "The paper's figure is below ours where its text has one.".to_owned(),
-        items: vec![Item::Table(Table::of_cases(&summary.cases, caption))],
-    }
+    Section::new(
+        "Figures",
+        "The paper's figure is below ours where its text has one.",
+        vec![Item::Table(Table::of_cases(&summary.cases, caption))],
+    )
 }

@@ -9,19 +9,17 @@ use std::path::Path;
 
 /// Writes `report.html`.
 pub(super) fn write(summary: &Summary, sections: Vec<Section>, out: &Path) -> Result<()> {
-    let report = Report {
-        title: "A tunnel with faults of uplinks and servers".to_owned(),
+    Report {
+        title: "A tunnel with faults of uplinks and servers",
         intro: "Four uplinks of 20 Mb/s with round-trip times of 30 to 60 ms connect a car to two servers, each uplink behind a carrier's address \
                 translation. Inside the tunnel there are an SSH session in which a line is sent ten times per second and \
                 echoed, pings every 10 ms, and a video of 6 Mb/s and 30 frames per second. No connection inside may be lost, and \
-                few packets may be late."
-            .to_owned(),
+                few packets may be late.",
         highlights: highlights(summary),
         sections,
         summary,
-    };
-    report.write(out)?;
-    Ok(())
+    }
+    .write(out)
 }
 
 /// A metric of a case in large type.
@@ -105,13 +103,12 @@ pub(super) fn uplinks(circumstances: Circumstances, outcome: &Outcome) -> Sectio
 
 /// Returns the section of killed servers.
 pub(super) fn servers(outcome: &Outcome) -> Section {
-    Section {
-        title: "Servers".to_owned(),
-        text: "The server that has the session is killed, and restarted 6 seconds later. The other one takes over the \
-               session with its inner addresses. The host replies by the server from which the client's packets come."
-            .to_owned(),
-        items: items(outcome),
-    }
+    Section::new(
+        "Servers",
+        "The server that has the session is killed, and restarted 6 seconds later. The other one takes over the \
+               session with its inner addresses. The host replies by the server from which the client's packets come.",
+        items(outcome),
+    )
 }
 
 fn items(outcome: &Outcome) -> Vec<Item> {

@@ -12,24 +12,17 @@ pub(super) fn write(
     completed: &[Completed<Scenario, Outcome>],
     out: &Path,
 ) -> Result<()> {
-    let report = Report {
-        title: "A video with cross traffic in the tunnel".to_owned(),
+    Report {
+        title: "A video with cross traffic in the tunnel",
         intro: "A client and a server are connected by two uplinks of 10 Mb/s with a one-way delay of 20 ms. A video of 6 Mb/s and 30 \
                 frames per second is sent through the tunnel over RTP, alone and with cross traffic: TCP uploads at full speed, a \
                 UDP sender at 30 Mb/s, and a second camera. Cases without a suffix are from the client to the server, those with /down are in \
-                the opposite direction."
-            .to_owned(),
+                the opposite direction.",
         highlights: highlights(summary, completed),
-        sections: vec![Section {
-            title: "Video and cross traffic".to_owned(),
-            text: "Only complete frames count. The remaining capacity is the rate of both uplinks minus that of the video."
-                .to_owned(),
-            items: vec![Item::Table(table(summary)), Item::Figure(figure(completed))],
-        }],
+        sections: vec![Section::new("Video and cross traffic", "Only complete frames count. The remaining capacity is the rate of both uplinks minus that of the video.", vec![Item::Table(table(summary)), Item::Figure(figure(completed))])],
         summary,
-    };
-    report.write(out)?;
-    Ok(())
+    }
+    .write(out)
 }
 
 fn highlights(summary: &Summary, completed: &[Completed<Scenario, Outcome>]) -> Vec<Highlight> {
@@ -71,7 +64,7 @@ fn highlights(summary: &Summary, completed: &[Completed<Scenario, Outcome>]) -> 
 fn lowest_share(summary: &Summary, completed: &[Completed<Scenario, Outcome>]) -> Option<f64> {
     let cases = summary.cases.iter().zip(completed);
     cases
-        .filter(|(_, one)| !one.case.cross_traffic.is_camera())
+        .filter(|(_, one)| !one.trial.cross_traffic.is_camera())
         .filter_map(|(case, _)| case.metrics.get("other_of_what_the_video_leaves_ratio"))
         .reduce(f64::min)
 }
@@ -113,12 +106,13 @@ fn table(summary: &Summary) -> Table {
 }
 
 fn figure(completed: &[Completed<Scenario, Outcome>]) -> Figure {
-    let panel = |one: &Completed<Scenario, Outcome>| Plot {
-        title: one.case.to_string(),
-        x: Axis::linear("time (s)"),
-        y: Axis::logarithmic("age of a complete frame (ms)"),
-        series: vec![Series::dots("frames", one.measured.delays())],
-        bands: Vec::new(),
+    let panel = |one: &Completed<Scenario, Outcome>| {
+        Plot::new(
+            one.trial.to_string(),
+            Axis::linear("time (s)"),
+            Axis::logarithmic("age of a complete frame (ms)"),
+            [Series::dots("frames", one.outcome.delays())],
+        )
     };
     Figure {
         caption: "The age of each frame when it was complete.".to_owned(),

@@ -89,14 +89,14 @@ impl Blest {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rivals::schemes::config;
+    use crate::rivals::schemes::Scheme;
     use hawser_units::ByteSize;
     use hawser_xnc::experiment::scene::{Scene, candidate, path};
 
     /// Two paths of 20 and 200 ms, and a send window. The first path has a window of 30 packets,
     /// which is full if `is_full`.
     fn scene(is_full: bool, send_window: u64) -> Scene {
-        let mut scene = Scene::new(config("blest").unwrap(), &[(20, 30_960), (200, 100_000)]);
+        let mut scene = Scene::new(Scheme::Blest.config(), &[(20, 30_960), (200, 100_000)]);
         if is_full {
             scene.fill(path(0));
         }

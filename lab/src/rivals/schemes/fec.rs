@@ -69,12 +69,12 @@ fn share(view: &View<'_>) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rivals::schemes::config;
+    use crate::rivals::schemes::Scheme;
     use hawser_xnc::experiment::scene::{Scene, path};
 
     #[test]
     fn a_window_of_one_packet_is_repeated_and_a_longer_one_coded() {
-        let mut scene = Scene::new(config("fec").unwrap(), &[(20, 100_000)]);
+        let mut scene = Scene::new(Scheme::Fec.config(), &[(20, 100_000)]);
         let mut fec = Fec {
             credit: 2.0,
             ..Fec::default()

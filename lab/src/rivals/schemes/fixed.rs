@@ -25,14 +25,14 @@ impl Scheduler for Fixed {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rivals::schemes::config;
+    use crate::rivals::schemes::Scheme;
     use hawser_xnc::experiment::scene::{Scene, candidate, path};
     use std::collections::BTreeSet;
 
     #[test]
     fn a_flow_keeps_its_path_and_flows_are_spread() {
         let mut scene = Scene::new(
-            config("bonding").unwrap(),
+            Scheme::Bonding.config(),
             &[(90, 100_000), (20, 100_000), (50, 100_000)],
         );
         let choice =
@@ -53,7 +53,7 @@ mod tests {
 
     #[test]
     fn a_single_path_is_the_first() {
-        let scene = Scene::new(config("single").unwrap(), &[(90, 100_000), (20, 100_000)]);
+        let scene = Scene::new(Scheme::Single.config(), &[(90, 100_000), (20, 100_000)]);
         for flow in 0..3 {
             assert_eq!(
                 Fixed::First.select_path(&scene.view(), candidate(flow)),

@@ -135,7 +135,7 @@ fn degree(known: f64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rivals::schemes::config;
+    use crate::rivals::schemes::Scheme;
     use hawser_xnc::experiment::scene::{Scene, path};
 
     #[test]
@@ -154,7 +154,7 @@ mod tests {
 
     #[test]
     fn spare_capacity_is_filled_when_nothing_waits() {
-        let mut scene = Scene::new(config("pluribus").unwrap(), &[(20, 100_000), (40, 3_000)]);
+        let mut scene = Scene::new(Scheme::Pluribus.config(), &[(20, 100_000), (40, 3_000)]);
         let mut pluribus = Pluribus::default();
         assert_eq!(pluribus.extra(&scene.view()), None, "nothing was sent");
         (0..5).for_each(|_| _ = scene.send(path(0)));

@@ -1,6 +1,6 @@
 //! The tunnel with another scheme.
 
-use super::config;
+use super::Scheme;
 use anyhow::Result;
 use hawser_tunnel::config::{ClientConfig, ServerConfig};
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use std::path::PathBuf;
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The scheme, which both ends have to use
-    scheme: String,
+    scheme: Scheme,
     role: Role,
     /// The configuration file
     #[arg(long, value_name = "FILE")]
@@ -23,7 +23,7 @@ enum Role {
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let transport = config(&args.scheme)?;
+    let transport = args.scheme.config();
     match args.role {
         Role::Client => hawser_tunnel::run_client(ClientConfig {
             transport,

@@ -84,15 +84,12 @@ fn is_urgent(view: &View<'_>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rivals::schemes::config;
+    use crate::rivals::schemes::Scheme;
     use hawser_xnc::experiment::scene::{Scene, path};
 
     /// Paths of 20 ms and of `slow_ms`, and a packet that was sent on the first one `age_ms` ago.
     fn scene(slow_ms: u64, age_ms: u64) -> Scene {
-        let mut scene = Scene::new(
-            config("xlink").unwrap(),
-            &[(20, 100_000), (slow_ms, 100_000)],
-        );
+        let mut scene = Scene::new(Scheme::Xlink.config(), &[(20, 100_000), (slow_ms, 100_000)]);
         scene.send(path(0));
         scene.wait(age_ms);
         scene
