@@ -65,7 +65,7 @@ pub(crate) struct Sibling {
     is_one_of_several: bool,
 }
 
-/// What the programs do. Each is explained by the program itself.
+/// The commands of the programs. Each is explained by the program itself.
 pub(crate) const COMMANDS: &[Sibling] = &[
     whole(
         "agent",

@@ -33,7 +33,7 @@ impl Program {
 
 /// How programs are run.
 pub(crate) struct Way<'a> {
-    /// What precedes each program, to become root.
+    /// The words before each program, to become root.
     pub(crate) before: &'a [&'a str],
     /// The arguments of each program.
     pub(crate) arguments: &'a [String],

@@ -1,4 +1,4 @@
-//! What the programs share: their command line with the options of the log, the output, the report of a
+//! The parts that the programs share: their command line with the options of the log, the output, the report of a
 //! failure, and the exit code.
 
 mod logging;

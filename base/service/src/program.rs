@@ -60,7 +60,7 @@ mod tests {
 
     #[derive(Debug, clap::Args)]
     struct Watch {
-        /// What to watch
+        /// The track to watch
         #[arg(long)]
         track: String,
     }
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn the_usage_is_that_of_the_command_by_which_a_program_was_started() {
+    fn the_usage_has_the_command_that_started_the_program() {
         for (name, shown) in [
             ("hawser watch", "Usage: hawser watch [OPTIONS] --track"),
             (

@@ -54,7 +54,7 @@ fn multipath_quic_fills_the_congestion_window() {
 }
 
 #[test]
-fn a_removed_path_and_losses_leave_nothing_out_if_a_scheme_is_reliable() {
+fn a_reliable_scheme_delivers_all_in_spite_of_a_removed_path() {
     for scheme in Scheme::ALL
         .into_iter()
         .filter(|scheme| scheme.is_reliable())

@@ -1,5 +1,5 @@
-//! What the parts of media send each other: packets of media, viewers' reports, messages of a session,
-//! and objects in Media over QUIC. Parsing and emitting, nothing else.
+//! The bytes that the parts of media send each other: packets of media, viewers' reports, messages of a
+//! session, and objects in Media over QUIC. Parsing and emitting, nothing else.
 //!
 //! `docs/design/media.md` draws the bytes and gives the reasons. `testdata/` holds golden vectors that
 //! were made without this crate. The eBPF programs read and write the headers of packets in C and are

@@ -1,4 +1,4 @@
-//! What both kinds of publisher have.
+//! The parts that both kinds of publisher have.
 
 use anyhow::{Context, ensure};
 use hawser_cloud::Level;

@@ -37,7 +37,7 @@ const MAX_BUFFER: ByteSize = ByteSize(64 << 20);
 pub struct Args {
     #[command(flatten)]
     common: CommonArgs,
-    /// What this command does anyway
+    /// Does nothing: this command pushes anyway
     #[arg(long = "push", hide = true)]
     _push: bool,
     #[command(flatten)]

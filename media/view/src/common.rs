@@ -1,4 +1,4 @@
-//! What both kinds of viewer have.
+//! The parts that both kinds of viewer have.
 
 use crate::{Failure, Pictures};
 use anyhow::Context;

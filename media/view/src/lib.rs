@@ -71,7 +71,7 @@ pub const DEFAULT_MAX_POINTS: usize = 1 << 24;
 pub struct Args {
     #[command(flatten)]
     common: CommonArgs,
-    /// What this command does anyway
+    /// Does nothing: this command pushes anyway
     #[arg(long = "push", hide = true)]
     _push: bool,
     #[command(flatten)]

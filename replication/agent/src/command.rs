@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn an_agent_needs_its_configuration_and_the_other_commands_do_not() {
+    fn only_the_agent_itself_needs_its_configuration() {
         let agent = parse(&["--config", "a.toml", "--check"]).unwrap();
         assert!(agent.command.is_none() && agent.agent.unwrap().check);
         let keygen = parse(&["keygen", "pair.key"]).unwrap();

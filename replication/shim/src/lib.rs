@@ -1,5 +1,5 @@
-//! What two nodes send each other on a path: replicas, which are packets behind a shim, transparent
-//! copies, and requests for round-trip times. Parsing and emitting, nothing else.
+//! The bytes that two nodes send each other on a path: replicas, which are packets behind a shim,
+//! transparent copies, and requests for round-trip times. Parsing and emitting, nothing else.
 //!
 //! `docs/design/wire.md` draws the bytes and gives the reasons. `testdata/` holds golden vectors
 //! that were made without this crate. The eBPF programs read and write the same bytes in C and are

@@ -35,7 +35,7 @@ pub struct SentPacket {
     pub queued_at: Instant,
     /// The number of transmissions of unknown fate.
     pub(crate) in_flight: u32,
-    /// What is known of its arrival.
+    /// The knowledge of its arrival.
     pub fate: Fate,
     /// The number of shots since it was lost.
     pub(crate) shots: u32,
@@ -55,7 +55,7 @@ impl SentPacket {
     }
 }
 
-/// What is known of the arrival of a packet.
+/// The knowledge of the arrival of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fate {
     /// In flight.
