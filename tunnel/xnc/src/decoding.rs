@@ -1,7 +1,7 @@
 //! The receiver's decoder, as both ends know it. The receiver creates it. The sender accounts for
 //! what it has to hold, because acknowledgements do not tell what it has forgotten.
 
-use crate::config::Config;
+use crate::Config;
 use crate::numbers::ReplayWindow;
 use hawser_units::ByteSize;
 

@@ -1,4 +1,4 @@
-use crate::config::Config;
+use crate::Config;
 use crate::frame::{Frame, PacketBuffer};
 use crate::liveness::{Event, Liveness};
 use crate::path::PathState;

@@ -1,17 +1,19 @@
-//! What experiments vary: the scheduler and the recovery of other schemes, and the constants of this one.
+//! The parts that experiments vary: the scheduler and the recovery of other schemes, and the constants of this
+//! one.
 
-use crate::config::Config;
-use crate::earliest_delivery::EarliestDelivery;
+use crate::Config;
 use crate::frame::PacketHeader;
 pub use crate::path::{Path, Paths};
 pub use crate::recovery::RecoveryMethod;
 pub use crate::sent_packets::{Fate, SentPacket, SentPackets};
 use crate::sent_transmissions::LossRule;
 pub use crate::sent_transmissions::QUIC_OVERHEAD;
+use earliest_delivery::EarliestDelivery;
 use hawser_units::{Instant, PathId, PathSet};
 use std::fmt;
 use std::time::Duration;
 
+mod earliest_delivery;
 #[cfg(any(test, feature = "scene"))]
 pub mod scene;
 

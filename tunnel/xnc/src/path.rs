@@ -1,8 +1,8 @@
-use crate::config::{ACK_DELAY, Config};
 use crate::liveness::{Evidence, Liveness, Monitor, paused_from};
 use crate::sent_transmissions::{Content, LossRule, QUIC_OVERHEAD, SentTransmissions};
 use crate::timer::Timer;
 use crate::timing::PERIOD;
+use crate::{ACK_DELAY, Config};
 use hawser_units::{ByteSize, Instant, MAX_PATHS, PathId, PathSet};
 use std::time::Duration;
 

@@ -1,4 +1,3 @@
-use crate::config::{ACK_DELAY, Config};
 use crate::decoding::decoder_config;
 use crate::frame::{AckBlock, EcnCounts, PacketHeader, emit_acks};
 use crate::numbers::{Insert, ReceivedRanges, ReplayWindow, expand};
@@ -6,6 +5,7 @@ use crate::reorder_buffer::{Packet, ReorderBuffer};
 use crate::sender::{Transmit, seed};
 use crate::stats::{ReceiverStats, RejectReason};
 use crate::timer::Timer;
+use crate::{ACK_DELAY, Config};
 use bytes::Bytes;
 use hawser_coding::Decoder;
 use hawser_units::{Ecn, Instant, MAX_PATHS, PathId, PathSet};

@@ -4,7 +4,7 @@
 //! range are collected for a short time, and then recovered by one shot over all paths at once (Ni,
 //! section 4.5).
 
-use crate::config::Config;
+use crate::Config;
 use crate::decoding::DecoderLoad;
 use crate::delays::Delays;
 use crate::frame::PacketHeader;

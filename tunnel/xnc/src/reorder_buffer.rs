@@ -1,4 +1,4 @@
-use crate::config::Config;
+use crate::Config;
 use crate::memory::{cost, shrink_if_sparse};
 use bytes::Bytes;
 use hawser_units::Instant;

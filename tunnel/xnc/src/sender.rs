@@ -1,4 +1,3 @@
-use crate::config::{ACK_DELAY, Config};
 use crate::decoding::MAX_PACKET;
 use crate::experiment::Scheduler;
 use crate::frame::{AckBlock, PacketBuffer};
@@ -10,6 +9,7 @@ use crate::sent_packets::Hint;
 use crate::sent_transmissions::{LossRule, Outcome};
 use crate::stats::{RejectReason, SenderStats};
 use crate::timer::Timer;
+use crate::{ACK_DELAY, Config};
 use bytes::Bytes;
 use hawser_units::{Instant, PathId};
 use std::collections::VecDeque;

@@ -1,7 +1,7 @@
 //! Paths and packets for tests of schedulers.
 
 use super::{Candidate, View};
-use crate::config::Config;
+use crate::Config;
 use crate::path::{PathState, Paths, Rtt};
 use crate::sent_packets::{Hint, SentPackets};
 use crate::sent_transmissions::{Content, QUIC_OVERHEAD};

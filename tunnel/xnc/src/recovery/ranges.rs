@@ -1,7 +1,7 @@
 //! The encoding ranges of sent packets (Ni, section 4.4.2), and when their losses are recovered.
 
 use super::shot::Shot;
-use crate::config::Config;
+use crate::Config;
 use crate::memory::shrink_if_sparse;
 use hawser_units::Instant;
 use std::collections::{BTreeSet, VecDeque};

@@ -1,7 +1,7 @@
 //! The queue of packets that wait for window: fair queueing by flow, with CoDel for each flow (RFC
 //! 8290), and earlier marks for flows of L4S.
 
-use crate::config::Config;
+use crate::Config;
 use crate::frame::PacketBuffer;
 use crate::memory::{cost, shrink_if_sparse};
 use crate::sent_packets::Hint;

@@ -1,6 +1,6 @@
 //! CoDel (RFC 8289): drops packets at intervals while the delay of a queue stays above a target.
 
-use crate::config::Config;
+use crate::Config;
 use hawser_units::Instant;
 use std::time::Duration;
 

@@ -3,7 +3,7 @@
 use super::QueuedPacket;
 use super::codel::Codel;
 use super::l4s;
-use crate::config::Config;
+use crate::Config;
 use crate::memory::{cost, shrink_if_sparse};
 use hawser_units::{Ecn, Instant};
 use std::collections::VecDeque;

@@ -1,11 +1,11 @@
-use crate::experiment::{Candidate, Path, PathChoice, Scheduler, View};
+use super::{Candidate, Path, PathChoice, Scheduler, View};
 
 /// Selects the path with the earliest expected delivery. The paper uses the path with the lowest
 /// round-trip time of those with window (Ni, section 4.2). Here the expected time includes the
 /// bytes in flight at the estimated rate of the path, so a frame that exceeds the share of one path
 /// is spread over several. The lateness of a path counts at once, and silent paths are not used.
 #[derive(Debug)]
-pub(crate) struct EarliestDelivery;
+pub(super) struct EarliestDelivery;
 
 impl Scheduler for EarliestDelivery {
     fn select_path(&mut self, view: &View<'_>, candidate: Candidate) -> PathChoice {
