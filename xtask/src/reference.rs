@@ -3,9 +3,10 @@
 //!
 //! A page has a table for each struct that is reached from a root. The comment of a field is the description of its
 //! key. The default is that of serde's attribute, or, where it depends on something, that of the comment's last
-//! sentence: `Default: TEXT.`
+//! sentence: `Default: TEXT.`, or `Default in the file: TEXT.` for a type that is not only in files.
 
 mod defaults;
+mod inner;
 mod page;
 
 use anyhow::{Context, Result, bail};
@@ -22,7 +23,7 @@ const PAGES: [Page; 5] = [
         files: &[
             "replication/agent/src/config/file.rs",
             "replication/agent/src/config/select.rs",
-            "base/wire/src/lib.rs",
+            "replication/shim/src/lib.rs",
         ],
     },
     Page {
@@ -32,6 +33,7 @@ const PAGES: [Page; 5] = [
         root: "File",
         files: &[
             "tunnel/tunnel/src/config/client.rs",
+            "control/model/src/tunnel/settings.rs",
             "tunnel/tunnel/src/config.rs",
         ],
     },

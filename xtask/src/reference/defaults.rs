@@ -1,6 +1,6 @@
 //! The items of a page's sources, and the values in them.
 
-use super::page::Inner;
+use super::inner::Inner;
 use anyhow::{Context, Result, bail};
 use std::collections::BTreeMap;
 use syn::{

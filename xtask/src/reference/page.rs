@@ -1,9 +1,10 @@
 //! One reference page.
 
 use super::defaults::{Items, attribute, has_word};
+use super::inner::Inner;
 use anyhow::{Context, Result};
 use std::fmt::Write as _;
-use syn::{Attribute, Expr, Field, GenericArgument, ItemStruct, Lit, Meta, PathArguments, Type};
+use syn::{Attribute, Expr, Field, ItemStruct, Lit, Meta};
 
 /// A page, and the sources of the types of which it is made.
 pub(super) struct Page {
@@ -50,10 +51,9 @@ fn section(
     field: Option<&Field>,
 ) -> Result<()> {
     let item: &ItemStruct = items.structs.get(name).context("no such struct")?;
-    let fields: Vec<&Field> = item.fields.iter().collect();
-    let (tables, keys): (Vec<&Field>, Vec<&Field>) = fields
+    let (tables, keys): (Vec<_>, Vec<_>) = fields(items, item)?
         .into_iter()
-        .partition(|field| items.structs.contains_key(&Inner::of(&field.ty).name));
+        .partition(|(_, field)| items.structs.contains_key(&Inner::of(&field.ty).name));
     if let Some(field) = field {
         let path = path.join(".");
         match Inner::of(&field.ty).many {
@@ -68,12 +68,12 @@ fn section(
     if !keys.is_empty() {
         writeln!(text, "\n| key | default | |\n|---|---|---|")?;
     }
-    for field in keys {
+    for (of, field) in keys {
         let key = key(field)?;
-        let row = row(items, item, field).with_context(|| format!("{name}, {key}"))?;
+        let row = row(items, of, field).with_context(|| format!("{}, {key}", of.ident))?;
         writeln!(text, "| `{key}` | {row} |")?;
     }
-    for field in tables {
+    for (_, field) in tables {
         let inner = Inner::of(&field.ty);
         let path = [path, &[key(field)?]].concat();
         section(items, text, &inner.name, &path, Some(field))?;
@@ -81,20 +81,46 @@ fn section(
     Ok(())
 }
 
+/// Returns the fields of a struct, each with its struct: a flattened field stands for those of its type.
+fn fields<'a>(items: &'a Items, item: &'a ItemStruct) -> Result<Vec<(&'a ItemStruct, &'a Field)>> {
+    let mut found = Vec::new();
+    for field in &item.fields {
+        if has_word(&field.attrs, "flatten") {
+            let name = Inner::of(&field.ty).name;
+            let inner = items.structs.get(&name);
+            found.extend(fields(
+                items,
+                inner.with_context(|| format!("no struct {name}"))?,
+            )?);
+        } else {
+            found.push((item, field));
+        }
+    }
+    Ok(found)
+}
+
 fn key(field: &Field) -> Result<String> {
     let name = field.ident.as_ref().context("a field without name")?;
     Ok(name.to_string())
 }
 
+/// The starts of a comment's last sentence that has the default. The second one is that of a key which has no default
+/// elsewhere than in the file.
+const DEFAULTS: [&str; 2] = ["Default: ", "Default in the file: "];
+
 /// Returns the default and the description of a key.
 fn row(items: &Items, item: &ItemStruct, field: &Field) -> Result<String> {
     let inner = Inner::of(&field.ty);
     let mut description = comment(&field.attrs).replace('|', "\\|");
-    let said = description
-        .rfind("Default: ")
-        .map(|at| description.split_off(at));
+    let said = DEFAULTS.iter().find_map(|start| {
+        let (before, said) = description.rsplit_once(start)?;
+        Some((before.to_owned(), said.trim_end_matches('.').to_owned()))
+    });
     let default = match said {
-        Some(said) => said["Default: ".len()..].trim_end_matches('.').to_owned(),
+        Some((before, said)) => {
+            description = before;
+            said
+        }
         None => match attribute(&field.attrs, "default") {
             Some(function) => format!("`{}`", items.result_of(&function)?),
             None if inner.optional => "none".to_owned(),
@@ -127,47 +153,6 @@ fn comment(attributes: &[Attribute]) -> String {
     lines.collect::<Vec<_>>().join(" ").trim().to_owned()
 }
 
-/// The type of a field, without its wrappers.
-pub(super) struct Inner {
-    /// The name of the type.
-    pub(super) name: String,
-    /// Whether the key may be missing.
-    pub(super) optional: bool,
-    /// Whether there may be several.
-    pub(super) many: bool,
-}
-
-const WRAPPERS: [&str; 3] = ["Option", "Spanned", "Vec"];
-
-impl Inner {
-    fn of(ty: &Type) -> Inner {
-        let named = |name| Inner {
-            name,
-            optional: false,
-            many: false,
-        };
-        let Type::Path(path) = ty else {
-            return named(String::new());
-        };
-        let segment = path.path.segments.last().expect("a path has a segment");
-        let name = segment.ident.to_string();
-        let PathArguments::AngleBracketed(arguments) = &segment.arguments else {
-            return named(name);
-        };
-        match arguments.args.first() {
-            Some(GenericArgument::Type(ty)) if WRAPPERS.contains(&name.as_str()) => {
-                let inner = Inner::of(ty);
-                Inner {
-                    optional: inner.optional || name == "Option",
-                    many: inner.many || name == "Vec",
-                    ..inner
-                }
-            }
-            _ => named(name),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -191,6 +176,13 @@ mod tests {
             hosts: Vec<String>,
             #[serde(default)]
             cover: Cover,
+            #[serde(flatten)]
+            shared: Shared,
+        }
+        #[derive(Deserialize)]
+        struct Shared {
+            /// The class. Default in the file: `0`.
+            cost: Option<u8>,
         }
         /// One at the other end.
         #[derive(Deserialize)]
@@ -226,6 +218,7 @@ mod tests {
 | `place` | the machine's | The place. |
 | `hosts` | `[]` |  |
 | `cover` | `\"headers\"` | One of `\"headers\"`, `\"whole\"`. |
+| `cost` | `0` | The class. |
 
 ## `[[peer]]`
 

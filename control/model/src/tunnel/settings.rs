@@ -39,16 +39,18 @@ pub struct UplinkSettings {
     #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 16))]
     pub interface: String,
     /// The cost class; uplinks of higher classes are on standby while those of lower ones suffice.
+    /// Default in the file: `0`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost: Option<u8>,
-    /// The megabytes (10^6 bytes) per calendar month in both directions, at most those in the client's
-    /// file.
+    /// The megabytes (10^6 bytes) per calendar month in both directions. A controller's count up to those
+    /// in the client's file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 1_000_000_000))]
     pub monthly_cap_mb: Option<u64>,
-    /// The largest packet of the network behind the uplink, bytes, at most that in the client's file.
-    /// With less than 1380, there may be no room for IPv6 inside, which then leaves outside the tunnel:
-    /// only the client's file may say less.
+    /// The largest packet of the network behind the uplink, in bytes, if it is smaller than the
+    /// interface's: 1280 to 9000. A controller's counts up to that in the client's file, and is at least
+    /// 1380: with less, there may be no room for IPv6 inside, which then leaves outside the tunnel.
+    /// Default in the file: what the client finds out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(minimum = 1380, maximum = 9000))]
     pub mtu_bytes: Option<u16>,

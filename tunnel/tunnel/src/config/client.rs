@@ -102,11 +102,11 @@ pub struct ServerEntry {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct UplinkRule {
-    /// The local address to use. Default: those that the interface has.
-    pub address: Option<IpAddr>,
     /// The settings that an operator of a controller may change, and the interfaces.
     #[serde(flatten)]
     pub settings: UplinkSettings,
+    /// The local address to use. Default: those that the interface has.
+    pub address: Option<IpAddr>,
 }
 
 impl UplinkRule {
