@@ -30,7 +30,7 @@ pub fn all() -> Vec<Box<dyn Entry>> {
         Box::new(faults::Faults),
         Box::new(control::Control),
         Box::new(cellfusion::CellFusion::default()),
-        Box::new(cellfusion_live::CellFusionLive),
+        Box::new(cellfusion_live::CellFusionLive::default()),
         Box::new(codecs::Codecs),
         Box::new(l4s::L4s::default()),
         Box::new(l4s_live::L4sLive),

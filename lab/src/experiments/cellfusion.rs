@@ -121,7 +121,7 @@ impl Experiment for CellFusion {
         for case in &mut summary.cases {
             case.set_param("repetitions", run.repetitions);
             if let Some(film) = film {
-                case.set_param("video", film.name());
+                case.set_param("video", film.name);
             }
         }
         cost::write(&scores, summary, &run.out)?;

@@ -2,6 +2,7 @@
 //! without the tunnel.
 
 mod framing;
+mod outcome;
 mod report;
 mod route;
 mod rtp;
@@ -16,11 +17,11 @@ use super::dashcam::{Clip, FPS, frames};
 use crate::experiment::{Completed, Experiment, Results, Run, progress};
 use crate::rivals::schemes::Scheme;
 use crate::summary::Summary;
-use anyhow::{Result, anyhow};
+use anyhow::{Context, Result, anyhow};
+use outcome::Outcome;
 use route::Route;
-use std::fmt;
-use std::sync::Arc;
-use trial::{Outcome, Trial};
+use std::sync::{Arc, OnceLock};
+use trial::Trial;
 
 /// The name of the scheme that the others are compared with.
 const XNC: &str = Scheme::Xnc.name();
@@ -43,17 +44,12 @@ const DRIVE_STRIDE: usize = 10;
 /// The maximum number of encoded frames, which are repeated for as long as the video lasts.
 const MAX_FRAMES: u64 = 10 * FPS;
 
-/// A route on a drive.
-#[derive(Debug, Clone)]
-struct Ride {
-    route: Route,
-    drive: Arc<Drive>,
-    /// The number of the drive.
-    number: usize,
-}
-
 /// See [`about`](Experiment::about).
-pub(crate) struct CellFusionLive;
+#[derive(Default)]
+pub(crate) struct CellFusionLive {
+    /// The video, from the choice of the trials on.
+    clip: OnceLock<Clip>,
+}
 
 impl Experiment for CellFusionLive {
     type Case = Route;
@@ -79,22 +75,19 @@ impl Experiment for CellFusionLive {
             "no case matches; a case is SCHEME/DRIVE; {}",
             known(&drives)
         );
-        let rides = rides(drives, run.pattern.is_some());
-        let chosen = run.chosen(rides).map_err(|_| anyhow!(unknown))?;
-        let lengths = chosen.iter().map(|ride| ride.drive.part(run.seconds));
+        let all = trials(drives, run.pattern.is_some());
+        let chosen = run.chosen(all).map_err(|_| anyhow!(unknown))?;
+        let lengths = chosen.iter().map(|trial| trial.drive.part(run.seconds));
         let longest = lengths.max().unwrap_or_default();
         progress("encoding the video");
-        let clip = Arc::new(Clip::encode(
-            frames(stream::WARM_UP + longest).min(MAX_FRAMES),
-        )?);
-        Ok(chosen
-            .into_iter()
-            .map(|ride| ride.trial(&clip, run))
-            .collect())
+        let clip = Clip::encode(frames(stream::WARM_UP + longest).min(MAX_FRAMES))?;
+        self.clip.get_or_init(|| clip);
+        Ok(chosen)
     }
 
     fn measure(&self, trial: &Trial, run: &Run) -> Result<Outcome> {
-        trial::run(run, trial)
+        let clip = self.clip.get().context("the video is encoded")?;
+        trial::run(run, trial, clip)
     }
 
     fn summarise(&self, completed: Results<Self>, summary: &mut Summary, run: &Run) -> Result<()> {
@@ -117,7 +110,7 @@ fn routes() -> impl Iterator<Item = Route> {
 }
 
 /// Returns all routes on all drives, or only those that run by default.
-fn rides(drives: Vec<Drive>, all: bool) -> Vec<Ride> {
+fn trials(drives: Vec<Drive>, all: bool) -> Vec<Trial> {
     let drives = drives.into_iter().map(Arc::new).enumerate();
     let drives: Vec<(usize, Arc<Drive>)> = if all {
         drives.collect()
@@ -128,42 +121,14 @@ fn rides(drives: Vec<Drive>, all: bool) -> Vec<Ride> {
             .collect()
     };
     let routes = routes().filter(|route| all || DEFAULT.contains(route));
-    let ride = |route, (number, drive): &(usize, Arc<Drive>)| Ride {
+    let trial = |route, (number, drive): &(usize, Arc<Drive>)| Trial {
         route,
         drive: Arc::clone(drive),
         number: *number,
     };
     routes
-        .flat_map(|route| drives.iter().map(move |drive| ride(route, drive)))
+        .flat_map(|route| drives.iter().map(move |drive| trial(route, drive)))
         .collect()
-}
-
-impl Ride {
-    fn trial(self, clip: &Arc<Clip>, run: &Run) -> Trial {
-        Trial {
-            route: self.route,
-            length: self.drive.part(run.seconds),
-            drive: self.drive,
-            port: port(self.number),
-            clip: Arc::clone(clip),
-            // All schemes use the same links, and each drive's video has ports of its own.
-            seed: run
-                .seed
-                .wrapping_mul(1_000_003)
-                .wrapping_add(self.number as u64),
-        }
-    }
-}
-
-impl fmt::Display for Ride {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.route.name(), self.drive.name)
-    }
-}
-
-/// Returns the port of a drive's video. The next port stays unused: RTCP goes there.
-fn port(drive: usize) -> u16 {
-    5004 + 2 * u16::try_from(drive).expect("a few drives")
 }
 
 #[cfg(test)]
@@ -176,8 +141,8 @@ mod tests {
 
     #[test]
     fn by_default_few_routes_run_on_few_drives() {
-        assert_eq!(rides(drives(), true).len(), 20 * routes().count());
-        let default = rides(drives(), false);
+        assert_eq!(trials(drives(), true).len(), 20 * routes().count());
+        let default = trials(drives(), false);
         assert_eq!(default.len(), 2 * DEFAULT.len());
         assert_eq!(default[0].to_string(), "xnc/drawn-005");
         assert_eq!(default[0].number, 5);

@@ -26,8 +26,8 @@ const WIDTH: u32 = 640;
 /// The frames of the video that the car sends.
 pub(super) struct Film {
     units: Vec<AccessUnit>,
-    /// Whether they were recorded with a camera.
-    is_filmed: bool,
+    /// The name of the video.
+    pub(super) name: &'static str,
 }
 
 /// The similarities (SSIM over all planes) of one frame of a drive.
@@ -50,17 +50,8 @@ impl Film {
         let clip = Clip::encode((SETTLING + encoded_frames()) as u64)?;
         Ok(Film {
             units: clip.access_units()?.split_off(SETTLING),
-            is_filmed: clip.is_filmed,
+            name: clip.name(),
         })
-    }
-
-    /// Returns the name of the video in the summary.
-    pub(super) fn name(&self) -> &'static str {
-        if self.is_filmed {
-            "dashcam"
-        } else {
-            "test picture"
-        }
     }
 
     /// Returns the similarities of the frames of a drive, without those of the warm-up.
@@ -181,7 +172,7 @@ mod tests {
         };
         let film = Film {
             units: (0..encoded_frames()).map(unit).collect(),
-            is_filmed: false,
+            name: "test picture",
         };
         let begins = Instant::ZERO + VIDEO_BEGINS;
         let source = Source::new(begins, Duration::from_secs(15), BITRATE);

@@ -1,4 +1,4 @@
-use super::trial::Outcome;
+use super::outcome::Outcome;
 use super::view::Frame;
 use super::{MPTCP, SINGLE, XNC};
 use crate::plot::{Axis, Plot, Series};

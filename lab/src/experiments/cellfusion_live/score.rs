@@ -1,43 +1,30 @@
 //! Results of the schemes: on each drive, and on average over drives.
 
 use super::XNC;
-use super::trial::{Outcome, Trial};
+use super::outcome::Outcome;
 use super::view::{Frame, View};
-use crate::experiments::dashcam::FPS;
 use crate::summary::{Case, Metrics, mean, quantile};
 use hawser_qoe::{Qoe, Window};
 use hawser_testbed::emulator::EmulatorReport;
 use hawser_units::Instant;
 use std::time::Duration;
 
-/// Returns the case of a scheme on a drive.
-pub(super) fn case(
-    trial: &Trial,
+/// Returns the figures of a trial.
+pub(super) fn metrics(
     view: &View,
     window: Window,
     qoe: &Qoe,
     floor: &Qoe,
     emulation: &EmulatorReport,
-) -> Case {
-    let mut case = Case::new(&trial.to_string());
-    let video = if trial.clip.is_filmed {
-        "dashcam"
-    } else {
-        "test picture"
-    };
-    case.set_param("seconds", trial.length.as_secs_f64());
-    case.set_param("video", video);
-    case.set_param("video_mbps", 30);
-    case.set_param("video_fps", FPS);
-    case.metrics = experience(qoe, floor);
-    set_pictures(&mut case.metrics, view, window);
-    set_delays(&mut case.metrics, view, window);
+) -> Metrics {
+    let mut metrics = experience(qoe, floor);
+    set_pictures(&mut metrics, view, window);
+    set_delays(&mut metrics, view, window);
     let lateness_us = emulation.health.lateness_p99_us;
-    case.metrics.set("altered_packets", view.unexpected as f64);
-    case.metrics.set("emulator_lateness_p99_us", lateness_us);
-    case.metrics
-        .set("camera_lateness_p99_ms", ms(view.camera_lateness(0.99)));
-    case
+    metrics.set("altered_packets", view.unexpected as f64);
+    metrics.set("emulator_lateness_p99_us", lateness_us);
+    metrics.set("camera_lateness_p99_ms", ms(view.camera_lateness(0.99)));
+    metrics
 }
 
 /// Returns the figures of a player that shows whole frames only.

@@ -1,16 +1,17 @@
 //! A trial: a route on a drive.
 
+use super::outcome::Outcome;
 use super::route::Route;
 use super::score;
 use super::stream::{self, Recording, WARM_UP};
-use super::view::{Frame, View};
-use crate::experiment::{Measured, Run, write_json};
+use super::view::View;
+use crate::experiment::{Run, write_json};
 use crate::experiments::cellfusion::{BITRATE, Drive, floor};
-use crate::experiments::dashcam::{Clip, frames};
+use crate::experiments::dashcam::{Clip, FPS, frames};
 use crate::summary::Case;
 use anyhow::{Context, Result};
 use hawser_io::ring;
-use hawser_qoe::{Qoe, Window};
+use hawser_qoe::Window;
 use hawser_testbed::emulator::{EmulatedPath, Emulator, EmulatorReport};
 use hawser_testbed::topology::{Lab, Topology, network_egress, network_ingress};
 use hawser_tunnel::status::SessionStatus;
@@ -25,27 +26,25 @@ const MIN_SENT_FRAMES_RATIO: f64 = 0.995;
 const MAX_CAMERA_LATENESS: Duration = Duration::from_millis(33);
 
 /// A route on a drive.
+#[derive(Debug, Clone)]
 pub(crate) struct Trial {
     pub(super) route: Route,
     pub(super) drive: Arc<Drive>,
-    pub(super) port: u16,
-    pub(super) clip: Arc<Clip>,
-    pub(super) length: Duration,
-    /// Seed of the links.
-    pub(super) seed: u64,
+    /// The number of the drive.
+    pub(super) number: usize,
 }
 
-/// The results of a trial.
-pub(crate) struct Outcome {
-    /// The name of the route.
-    pub(super) scheme: &'static str,
-    /// The name of the drive.
-    pub(super) drive: String,
-    pub(super) case: Case,
-    pub(super) view: View,
-    pub(super) window: Window,
-    pub(super) qoe: Qoe,
-    pub(super) invalid_because: Vec<String>,
+impl Trial {
+    /// Returns the seed of the links, which is the same for all routes.
+    fn seed(&self, of_run: u64) -> u64 {
+        let seed = of_run.wrapping_mul(1_000_003);
+        seed.wrapping_add(self.number as u64)
+    }
+
+    /// Returns the port of the drive's video. The next port stays unused: RTCP goes there.
+    fn port(&self) -> u16 {
+        5004 + 2 * u16::try_from(self.number).expect("a few drives")
+    }
 }
 
 impl fmt::Display for Trial {
@@ -54,38 +53,28 @@ impl fmt::Display for Trial {
     }
 }
 
-impl Measured for Outcome {
-    fn invalid_because(&self) -> Vec<String> {
-        self.invalid_because.clone()
-    }
-}
-
-impl Outcome {
-    /// Returns the frames of the drive, without those of the warm-up.
-    pub(super) fn frames(&self) -> impl Iterator<Item = &Frame> {
-        self.view
-            .frames
-            .iter()
-            .filter(|frame| self.window.contains(frame.captured))
-    }
-}
-
 /// Runs the drive and evaluates it.
-pub(super) fn run(run: &Run, trial: &Trial) -> Result<Outcome> {
+pub(super) fn run(run: &Run, trial: &Trial, clip: &Clip) -> Result<Outcome> {
     let directory = run.raw(&format!("{}-{}", trial.route.name(), trial.drive.name))?;
-    let (recording, emulation, session) = carry(run, trial, &directory)?;
+    let length = trial.drive.part(run.seconds);
+    let (recording, emulation, session) = carry(run, trial, clip, &directory)?;
     write_json(&directory.join("emulator.json"), &emulation)?;
     write_json(&directory.join("tunnel.json"), &session)?;
 
-    let window = Window::new(recording.began, recording.began + trial.length)
+    let window = Window::new(recording.began, recording.began + length)
         .context("the duration of a drive has to be positive")?;
     let (path, mut view) = best_view(&recording, window).context("there is a route")?;
     view.decode(&recording.sent, &directory)?;
     view.write(&directory.join("frames.csv"), recording.began)?;
 
     let qoe = view.qoe(window);
-    let floor = floor(&trial.drive, BITRATE, trial.length);
-    let mut case = score::case(trial, &view, window, &qoe, &floor, &emulation);
+    let floor = floor(&trial.drive, BITRATE, length);
+    let mut case = Case::new(&trial.to_string());
+    case.set_param("seconds", length.as_secs_f64());
+    case.set_param("video", clip.name());
+    case.set_param("video_mbps", 30);
+    case.set_param("video_fps", FPS);
+    case.metrics = score::metrics(&view, window, &qoe, &floor, &emulation);
     if trial.route == Route::Single {
         case.set_param("path", path);
     }
@@ -93,7 +82,7 @@ pub(super) fn run(run: &Run, trial: &Trial) -> Result<Outcome> {
         case.metrics
             .set("redundancy_ratio", session.redundancy_ratio);
     }
-    let invalid_because = invalid_because(trial.length, &recording, &view, &emulation);
+    let invalid_because = invalid_because(length, &recording, &view, &emulation);
     Ok(Outcome {
         scheme: trial.route.name(),
         drive: trial.drive.name.clone(),
@@ -109,23 +98,20 @@ pub(super) fn run(run: &Run, trial: &Trial) -> Result<Outcome> {
 fn carry(
     run: &Run,
     trial: &Trial,
+    clip: &Clip,
     directory: &Path,
 ) -> Result<(Recording, EmulatorReport, Option<SessionStatus>)> {
     let lab = Topology::with_paths(trial.drive.paths()).build()?;
     let paths = emulated(&lab, &trial.drive);
-    let mut emulator = Emulator::start(lab.network(), paths, trial.seed)?;
+    let mut emulator = Emulator::start(lab.network(), paths, trial.seed(run.seed))?;
     let began = ring::now() + trial.route.preparation() + WARM_UP;
     emulator.set_origin(began);
     emulator.steer(&[lab.ingress(), lab.egress()])?;
-    let Trial {
-        route,
-        port,
-        clip,
-        length,
-        ..
-    } = trial;
-    let ends = route.open(&lab, *port, &run.hawser, directory)?;
-    let recording = stream::play(run, &lab, &ends, clip, began, *length, directory)?;
+    let ends = trial
+        .route
+        .open(&lab, trial.port(), &run.hawser, directory)?;
+    let length = trial.drive.part(run.seconds);
+    let recording = stream::play(run, &lab, &ends, clip, began, length, directory)?;
     let session = ends.session()?;
     drop(ends);
     Ok((recording, emulator.stop()?, session))
@@ -200,6 +186,7 @@ fn lost(recording: &Recording, view: &View) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::view::Frame;
     use super::*;
     use hawser_testbed::emulator::Health;
     use hawser_units::{ByteSize, Instant};

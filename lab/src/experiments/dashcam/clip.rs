@@ -24,7 +24,7 @@ pub(in crate::experiments) struct Clip {
     /// The number of its frames.
     frames: u64,
     /// Whether it was recorded with a camera.
-    pub(in crate::experiments) is_filmed: bool,
+    is_filmed: bool,
 }
 
 impl Clip {
@@ -60,6 +60,15 @@ impl Clip {
         ffmpeg.args(["-f", "mpegts"]).arg(clip.file());
         finish(ffmpeg)?;
         Ok(clip)
+    }
+
+    /// Returns the name of the video in summaries.
+    pub(in crate::experiments) fn name(&self) -> &'static str {
+        if self.is_filmed {
+            "dashcam"
+        } else {
+            "test picture"
+        }
     }
 
     /// Returns its frames.
