@@ -25,12 +25,13 @@ pub fn command() -> Command {
         .version(env!("CARGO_PKG_VERSION"))
         .propagate_version(true)
         .max_term_width(100)
-        .about(ABOUT)
-        .long_about(LONG_ABOUT)
         .subcommand_required(true)
         .arg_required_else_help(true)
         .disable_help_subcommand(true);
-    let hawser = Logging::augment_args(hawser).next_help_heading(None::<&str>);
+    let hawser = Logging::augment_args(hawser)
+        .next_help_heading(None::<&str>)
+        .about(ABOUT)
+        .long_about(LONG_ABOUT);
     let siblings = COMMANDS.iter().map(|of| stub(of.name, of.about));
     hawser
         .subcommands(siblings)

@@ -72,7 +72,7 @@ pub(crate) const COMMANDS: &[Sibling] = &[
         AGENT,
         "Replicate and deduplicate packets on this node",
     ),
-    one_of("status", AGENT, "Show the status of an agent"),
+    one_of("status", AGENT, "Show the status of the agent of a node"),
     one_of(
         "enrol",
         AGENT,

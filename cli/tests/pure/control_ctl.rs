@@ -762,13 +762,12 @@ fn exit_codes_tell_failures_apart() {
 }
 
 #[test]
-fn shells_complete_what_was_started() {
+fn shells_complete_the_commands() {
     for shell in ["bash", "zsh", "fish"] {
         let output = Command::new(env!("CARGO_BIN_EXE_hawser"))
             .args(["ctl", "completion", shell])
             .output();
         let script = String::from_utf8(output.unwrap().stdout).unwrap();
         assert!(script.contains("whoami"), "{shell}");
-        assert!(!script.contains("hawser-ctl"), "{shell}");
     }
 }
