@@ -266,7 +266,7 @@ mod tests {
     #[test]
     fn the_metrics_are_those_of_the_documentation() {
         let served = served(&text(status()));
-        assert_eq!(served.len(), 32);
+        assert_eq!(served.len(), 31);
         assert_eq!(served, documented(DOCUMENTATION, "hawser_tunnel"));
     }
 
