@@ -7,6 +7,7 @@
 //!
 //! That takes equal features of third parties. So an empty crate stands for each absent one and depends on the same.
 
+use crate::machine::Root;
 use crate::products::{BASE, CONTROL, PRODUCTS};
 use anyhow::{Context, Result, ensure};
 use cargo_metadata::camino::Utf8Path;
@@ -28,61 +29,79 @@ pub(crate) fn products() -> impl Iterator<Item = &'static str> {
 ///
 /// # Errors
 /// If the manifests for that cannot be written.
-pub(crate) fn seen(workspace: &Metadata, product: &str, command: &[&str]) -> Result<Command> {
-    let root = &workspace.workspace_root;
+pub(crate) fn seen(
+    workspace: &Metadata,
+    product: &str,
+    root: &Root,
+    command: &[&str],
+) -> Result<Command> {
     let folder = workspace.target_directory.join("alone").join(product);
+    let absent = write_manifests(workspace, product, &folder)?;
+    let covers = covers(&folder, &absent)?;
+    let path = format!("PATH={}", std::env::var("PATH")?);
+    let (become_root, become_user): (&[&str], &str) = match root {
+        Root::Own => (&[], ""),
+        // What is built stays the user's.
+        Root::Sudo => (
+            &["sudo", "-n", "-E", "env", &path],
+            "setpriv --reuid $SUDO_UID --regid $SUDO_GID --init-groups",
+        ),
+    };
+    // The working directory is entered again, as it is seen now.
+    let script = format!("set -e\n{covers}cd \"$PWD\"\nexec {become_user} \"$@\"\n");
+    let unshare = ["unshare", "--mount", "sh", "-c", &script, "sh"];
+    let words = [become_root, &unshare, command].concat();
+    let mut seen = Command::new(words[0]);
+    seen.args(&words[1..])
+        .current_dir(&workspace.workspace_root);
+    Ok(seen)
+}
+
+/// Writes the manifest of the workspace without the packages of others, and the empty crates for these. Returns the folders
+/// of the others.
+fn write_manifests<'a>(
+    workspace: &'a Metadata,
+    product: &str,
+    folder: &Utf8Path,
+) -> Result<BTreeSet<&'a str>> {
+    let root = &workspace.workspace_root;
     if folder.exists() {
-        fs::remove_dir_all(&folder).with_context(|| format!("cannot remove {folder}"))?;
+        fs::remove_dir_all(folder).with_context(|| format!("cannot remove {folder}"))?;
     }
-    let absent = |package: &&&Package| ![BASE, CONTROL, product].contains(&room(root, package));
-    let packages = workspace.workspace_packages();
-    let absent: Vec<_> = packages.iter().filter(absent).collect();
-    for package in &absent {
+    let mut absent = BTreeSet::new();
+    for package in workspace.workspace_packages() {
+        let room = room(root, package);
+        if [BASE, CONTROL, product].contains(&room) {
+            continue;
+        }
+        absent.insert(room);
         let place = folder.join(PLACEHOLDERS).join(&*package.name);
         fs::create_dir_all(&place).with_context(|| format!("cannot create {place}"))?;
         fs::write(place.join("Cargo.toml"), placeholder(package)?)?;
         fs::write(place.join("lib.rs"), "")?;
     }
-    let covered: BTreeSet<_> = absent.iter().map(|package| room(root, package)).collect();
-    let members: BTreeSet<_> = [BASE, CONTROL, product, PLACEHOLDERS].into();
+    let members = [BASE, CONTROL, product, PLACEHOLDERS].into();
     let manifest = fs::read_to_string(root.join("Cargo.toml"))?;
-    fs::write(
-        folder.join("Cargo.toml"),
-        with_members(&manifest, &members)?,
-    )?;
+    let manifest = with_members(&manifest, &members)?;
+    fs::write(folder.join("Cargo.toml"), manifest)?;
     fs::copy(root.join("Cargo.lock"), folder.join("Cargo.lock"))?;
-    let mut script = String::from("set -e\n");
-    for file in ["Cargo.toml", "Cargo.lock"] {
+    Ok(absent)
+}
+
+/// Returns the lines of a shell script that cover the manifest, and the folders of others.
+fn covers(folder: &Utf8Path, absent: &BTreeSet<&str>) -> Result<String> {
+    let mut script = String::new();
+    for file in ["Cargo.toml", "Cargo.lock", PLACEHOLDERS] {
         writeln!(script, "mount --bind '{}' {file}", folder.join(file))?;
     }
-    for room in covered {
-        match room {
-            PLACEHOLDERS => writeln!(script, "mount --bind '{}' {room}", folder.join(room))?,
-            _ => writeln!(script, "mount -t tmpfs none {room}")?,
-        }
+    for room in absent.iter().filter(|room| **room != PLACEHOLDERS) {
+        writeln!(script, "mount -t tmpfs none {room}")?;
     }
-    // The working directory is entered again, as it is seen now.
-    script.push_str("cd \"$PWD\"\nexec \"$@\"\n");
-    let mut unshare = Command::new(UNSHARE[0]);
-    unshare
-        .args(&UNSHARE[1..])
-        .args(["sh", "-c", &script, "sh"]);
-    unshare.args(command).current_dir(root);
-    Ok(unshare)
+    Ok(script)
 }
 
 /// The argument of this program that makes it test a product from within.
 pub(crate) const TASK: &str = "test-alone";
-
-/// Starts a program in a mount namespace. Needs no root where users may create namespaces.
-const UNSHARE: [&str; 3] = ["unshare", "--map-root-user", "--mount"];
-
-/// Returns the reason that this machine cannot show a product alone, if there is one.
-pub(crate) fn without() -> Option<String> {
-    let tried = [&UNSHARE[1..], &["mount", "-t", "tmpfs", "none", "/mnt"]].concat();
-    (!crate::machine::succeeds(UNSHARE[0], &tried))
-        .then(|| "needs user and mount namespaces".into())
-}
 
 /// Returns the first folder of a package's path.
 fn room<'a>(root: &Utf8Path, package: &'a Package) -> &'a str {

@@ -95,14 +95,17 @@ pub(crate) fn test(workspace: &Metadata) -> Result<()> {
     let mut run = Run::default();
     run.checks(workspace)?;
     run.step("programs", |_| programs())?;
-    run.step("tests: pure", |count| pure_tests(workspace, count))?;
+    let root = machine::root();
+    run.step("tests: pure", |count| {
+        pure_tests(workspace, root.is_ok(), count)
+    })?;
     for product in alone::products() {
         run.step(&format!("tests: pure, {product} alone"), |count| {
-            tests_alone(workspace, product, count)
+            tests_alone(workspace, product, &root, count)
         })?;
     }
     run.step("tests: coding on ARM", arm_tests)?;
-    run.tests_with_features(workspace, &machine::root())?;
+    run.tests_with_features(workspace, &root)?;
     run.step("hostile requests", |_| hostile_requests(workspace))?;
     run.step("generated client", |_| generated_client(workspace))?;
     run.finish()
@@ -338,10 +341,9 @@ fn tests_of(
     tests
 }
 
-/// Runs the tests that do not need root, except those of products that run alone. Documentation examples need a run of
+/// Runs the tests that do not need root, except those of products if these run alone. Documentation examples need a run of
 /// their own, because cargo does not combine them with other tests.
-fn pure_tests(workspace: &Metadata, count: &mut Count) -> Result<Outcome> {
-    let is_alone = alone::without().is_none();
+fn pure_tests(workspace: &Metadata, is_alone: bool, count: &mut Count) -> Result<Outcome> {
     let tests = run(pure(workspace), &[], &side_by_side()?, count, |program| {
         !(is_alone && alone::products().any(|product| program.is_of(workspace, product)))
     })?;
@@ -369,16 +371,20 @@ fn pure(workspace: &Metadata) -> Command {
     command
 }
 
-/// Runs the pure tests of a product where the others are absent.
-fn tests_alone(workspace: &Metadata, product: &str, count: &mut Count) -> Result<Outcome> {
-    if let Some(reason) = alone::without() {
-        return Ok(Outcome::Skipped(reason));
-    }
+/// Runs the pure tests of a product where the others are absent. Only root can hide these.
+fn tests_alone(
+    workspace: &Metadata,
+    product: &str,
+    root: &Result<Root, String>,
+    count: &mut Count,
+) -> Result<Outcome> {
+    let root = match root {
+        Ok(root) => root,
+        Err(reason) => return Ok(Outcome::Skipped(reason.clone())),
+    };
     let this = silence::this_program()?;
-    counted(
-        alone::seen(workspace, product, &[&this, alone::TASK, product])?,
-        count,
-    )
+    let task = [&this, alone::TASK, product];
+    counted(alone::seen(workspace, product, root, &task)?, count)
 }
 
 /// The same from within: `seen` has the product, and what it may import.
