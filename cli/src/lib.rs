@@ -63,10 +63,13 @@ pub fn main() -> ExitCode {
     hawser_service::exit_code("hawser", run(&matches, arguments)).into()
 }
 
-/// Returns the arguments with `help COMMAND` as `COMMAND --help`.
+/// Returns the arguments with `help COMMAND` as `COMMAND --help`. Before `help`, there may be options of the log.
 fn explained(mut arguments: Vec<OsString>) -> Vec<OsString> {
-    if arguments.get(1).is_some_and(|word| word == "help") {
-        arguments.remove(1);
+    let is_command = |word: &OsString| word == "help" || COMMANDS.iter().any(|of| word == of.name);
+    if let Some(first) = arguments.iter().skip(1).position(is_command)
+        && arguments[first + 1] == "help"
+    {
+        arguments.remove(first + 1);
         arguments.push("--help".into());
     }
     arguments
@@ -102,5 +105,19 @@ mod tests {
     #[test]
     fn the_command_line_is_well_formed() {
         command().debug_assert();
+    }
+
+    #[test]
+    fn help_is_that_of_the_command_after_it() {
+        for (typed, expected) in [
+            ("hawser help", "hawser --help"),
+            ("hawser help ctl flow", "hawser ctl flow --help"),
+            ("hawser -v help ctl", "hawser -v ctl --help"),
+            ("hawser ctl help flow", "hawser ctl help flow"),
+            ("hawser keygen key", "hawser keygen key"),
+        ] {
+            let words = |text: &str| text.split(' ').map(OsString::from).collect::<Vec<_>>();
+            assert_eq!(explained(words(typed)), words(expected));
+        }
     }
 }

@@ -11,7 +11,7 @@ pub use output::{
     complain, is_screen, is_stale, print, print_json, print_over, printable_json, show,
     show_status, staleness,
 };
-pub use program::{command, is_started_by_hawser, main, run_with};
+pub use program::{command, is_started_by_hawser, main};
 pub use signals::{stop_flag, stop_flag_of};
 
 use hawser_units::{Line, printable};

@@ -16,28 +16,19 @@ pub fn command<A: Args>(name: &'static str) -> Command {
     A::augment_args(Logging::augment_args(program).next_help_heading(None::<&str>))
 }
 
-/// Runs the program `name` with the arguments of this process. Exits with 0 on success, 1 or the code of a
-/// [`Failure`](crate::Failure) on failure, and 2 if the command line is wrong.
-pub fn main<A: Args>(name: &'static str, run: impl FnOnce(A) -> anyhow::Result<()>) -> ExitCode {
-    run_with(name, std::env::args_os().collect(), run).into()
-}
-
-/// Runs the program `name` with these arguments, of which the first one is the name by which it was started. Returns its
-/// exit code, and ends the process if the command line is wrong.
+/// Runs the program `name` with the arguments of this process, of which the first one is the name by which it was started.
+/// Exits with 0 on success, 1 or the code of a [`Failure`](crate::Failure) on failure, and 2 if the command line is wrong.
 ///
 /// `hawser` starts programs by the name of its own command, such as `hawser ctl`. Usage and errors are then those of `hawser`.
-pub fn run_with<A: Args>(
-    name: &'static str,
-    arguments: Vec<OsString>,
-    run: impl FnOnce(A) -> anyhow::Result<()>,
-) -> u8 {
+pub fn main<A: Args>(name: &'static str, run: impl FnOnce(A) -> anyhow::Result<()>) -> ExitCode {
+    let arguments: Vec<OsString> = std::env::args_os().collect();
     let started_as = started_as(arguments.first().map_or(name.as_ref(), OsString::as_os_str));
     let matches = command::<A>(name).get_matches_from(arguments);
     let parsed = Logging::from_arg_matches(&matches)
         .and_then(|logging| Ok((logging, A::from_arg_matches(&matches)?)));
     let (logging, args) = parsed.unwrap_or_else(|error| error.exit());
     logging.start();
-    exit_code(&started_as, run(args))
+    exit_code(&started_as, run(args)).into()
 }
 
 /// Returns whether `hawser` has started this program.
