@@ -626,6 +626,23 @@ mod tests {
     use super::*;
 
     #[test]
+    fn patterns_meet_if_they_mean_a_common_interface() {
+        for (one, other, expected) in [
+            ("wwan0", "wwan0", true),
+            ("wwan0", "wwan1", false),
+            ("wwan*", "wwan0", true),
+            ("wwan*", "w*", true),
+            ("wwan*", "wlan*", false),
+            ("*", "eth0", true),
+            ("wwan", "wwan*", true),
+            ("wwa", "wwan*", false),
+        ] {
+            assert_eq!(patterns_meet(one, other), expected, "{one} {other}");
+            assert_eq!(patterns_meet(other, one), expected, "{other} {one}");
+        }
+    }
+
+    #[test]
     fn the_loopback_interface_has_its_address() {
         assert!(addresses().unwrap().contains(&([127, 0, 0, 1].into(), 8)));
     }

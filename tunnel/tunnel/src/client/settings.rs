@@ -100,7 +100,13 @@ fn check(settings: &TunnelSettings, rules: &[UplinkRule]) -> Result<(), String> 
         let interface = &set.interface;
         let rules = rules.iter().map(|rule| &rule.settings);
         let concerned = rules.filter(|rule| patterns_meet(&rule.interface, interface));
-        let concerned: Vec<_> = concerned.collect();
+        // The first rule of an interface applies to it; a pattern may mean several interfaces.
+        let most = if interface.ends_with('*') {
+            usize::MAX
+        } else {
+            1
+        };
+        let concerned: Vec<_> = concerned.take(most).collect();
         if concerned.is_empty() {
             return Err(format!(
                 "no [[uplink]] of the client's file is for {interface}"
@@ -328,6 +334,24 @@ mod tests {
         inbox.handle(Some(given(2, json!({})))).await;
         assert!(pushed.take());
         assert_eq!(pushed.over(vec![uplink("eth0")]), [uplink("eth0")]);
+    }
+
+    #[test]
+    fn the_limits_of_an_interface_are_those_of_its_first_uplink() {
+        let folder = tempfile::tempdir().unwrap();
+        let ClientConfig { uplinks, .. } = config(folder.path(), true);
+        for (interface, cap, expected) in [
+            ("wwan0", 5000, true),
+            ("wwan1", 1001, false),
+            ("wwan1", 1000, true),
+            ("wwan*", 1001, false),
+            ("w*", 1000, true),
+        ] {
+            let set = json!({ "uplink": [{ "interface": interface, "monthly_cap_mb": cap }] });
+            let settings: TunnelSettings = serde_json::from_value(set).unwrap();
+            let outcome = check(&settings, &uplinks);
+            assert_eq!(outcome.is_ok(), expected, "{interface}: {outcome:?}");
+        }
     }
 
     #[tokio::test]
