@@ -167,7 +167,6 @@ fn stored(runs: &Runs, shown: &Shown) -> Result<BTreeMap<String, String>> {
     let mut texts: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for (name, run) in runs {
         let (experiment, of_experiment) = name.split_once('/').context("EXPERIMENT/RUN")?;
-        let runs = texts.entry(experiment.to_owned()).or_default();
         let run = reduced(run, |case, figure| {
             shown.contains(&(name.clone(), case.to_owned(), figure.to_owned()))
         });
@@ -181,6 +180,7 @@ fn stored(runs: &Runs, shown: &Shown) -> Result<BTreeMap<String, String>> {
             ..run
         })?;
         let rest = rest.strip_suffix("]}").expect("the cases are last");
+        let runs = texts.entry(experiment.to_owned()).or_default();
         runs.push(format!("\"{of_experiment}\": {rest}\n{lines}\n]}}"));
     }
     let text = |runs: Vec<String>| format!("{{\n{}\n}}\n", runs.join(",\n"));
