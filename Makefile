@@ -8,7 +8,7 @@ HAWSER = $(or $(CARGO_TARGET_DIR),target)/$(PROFILE)/hawser
 # The programs of the packages, and those that `make build` builds.
 INSTALLED := hawser hawser-agent hawser-tunnel hawser-media hawser-controller hawser-ctl
 PROGRAMS := $(INSTALLED) hawser-lab
-package package-test guide-test: PROGRAMS += hawser-pages
+package package-test guide-test: PROGRAMS := $(INSTALLED) hawser-pages
 AS_ROOT := $(if $(filter 0,$(shell id -u)),,sudo)
 
 # Programs to install have no paths of this machine in their messages.
