@@ -51,6 +51,12 @@ pub(crate) fn without_namespaces(root: &Root) -> Option<String> {
     }
 }
 
+/// Returns the reason that folders cannot be hidden from a program here, if there is one.
+pub(crate) fn without_mounts(root: &Root) -> Option<String> {
+    (!as_root(root, "unshare --mount mount -t tmpfs none /mnt"))
+        .then(|| "no mount namespaces (unshare --mount mount -t tmpfs none /mnt)".into())
+}
+
 /// Returns whether `program` runs and exits successfully. Its output is discarded.
 pub(crate) fn succeeds(program: &str, arguments: &[&str]) -> bool {
     Command::new(program)

@@ -33,8 +33,9 @@ const KERNEL: &str = "kernel-tests";
 /// The feature that tests require which need programs of others: `make interop` runs them.
 const INTEROP: &str = "interop-tests";
 
-/// Number of tests per core that a test program runs at the same time. As many programs as there are cores run at the same
-/// time. Many tests wait for other processes and for timers.
+/// Number of test programs that run at the same time, and of tests per core that each of them runs at the same time. Many
+/// tests wait for other processes and for timers.
+const PROGRAMS_AT_ONCE: usize = 2;
 const TESTS_PER_CORE: usize = 2;
 
 /// Number of random requests for each operation of the controller, in addition to those that cover
@@ -96,12 +97,16 @@ pub(crate) fn test(workspace: &Metadata) -> Result<()> {
     run.checks(workspace)?;
     run.step("programs", |_| programs())?;
     let root = machine::root();
+    let hides = root
+        .as_ref()
+        .map_err(String::clone)
+        .and_then(|root| machine::without_mounts(root).map_or(Ok(root), Err));
     run.step("tests: pure", |count| {
-        pure_tests(workspace, root.is_ok(), count)
+        pure_tests(workspace, hides.is_ok(), count)
     })?;
     for product in alone::products() {
         run.step(&format!("tests: pure, {product} alone"), |count| {
-            tests_alone(workspace, product, &root, count)
+            tests_alone(workspace, product, &hides, count)
         })?;
     }
     run.step("tests: coding on ARM", arm_tests)?;
@@ -375,7 +380,7 @@ fn pure(workspace: &Metadata) -> Command {
 fn tests_alone(
     workspace: &Metadata,
     product: &str,
-    root: &Result<Root, String>,
+    root: &Result<&Root, String>,
     count: &mut Count,
 ) -> Result<Outcome> {
     let root = match root {
@@ -413,7 +418,7 @@ struct Threads {
 fn side_by_side() -> Result<Threads> {
     let cores = std::thread::available_parallelism()?.get();
     Ok(Threads {
-        programs: cores,
+        programs: PROGRAMS_AT_ONCE,
         tests: cores * TESTS_PER_CORE,
     })
 }
