@@ -33,9 +33,11 @@ const KERNEL: &str = "kernel-tests";
 /// The feature that tests require which need programs of others: `make interop` runs them.
 const INTEROP: &str = "interop-tests";
 
-/// Number of test programs that run at the same time, and of tests per core that each of them runs at the same time. Many
-/// tests wait for other processes and for timers.
-const PROGRAMS_AT_ONCE: usize = 2;
+/// Number of pure test programs that run at the same time. Tests of networks wait for processes with a time limit, so their
+/// programs run one after the other.
+const PURE_PROGRAMS_AT_ONCE: usize = 2;
+
+/// Number of tests per core that a program runs at the same time. Many wait for other processes and for timers.
 const TESTS_PER_CORE: usize = 2;
 
 /// Number of random requests for each operation of the controller, in addition to those that cover
@@ -169,13 +171,13 @@ impl Run {
     ) -> Result<()> {
         self.step("tests: eBPF", |count| {
             let tests = tests_of(workspace, |requires| requires(EBPF) && !requires(NETWORK));
-            tests_as_root(&tests, root, machine::without_ebpf, &side_by_side()?, count)
+            tests_as_root(&tests, root, machine::without_ebpf, &threads(1)?, count)
         })?;
         let without_network =
             |root: &Root| machine::without_ebpf(root).or_else(|| machine::without_namespaces(root));
         self.step("tests: network", |count| {
             let tests = tests_of(workspace, |requires| requires(NETWORK));
-            tests_as_root(&tests, root, without_network, &side_by_side()?, count)
+            tests_as_root(&tests, root, without_network, &threads(1)?, count)
         })?;
         self.step("tests: real time", |count| {
             let tests = tests_of(workspace, |requires| requires(REAL_TIME));
@@ -349,9 +351,13 @@ fn tests_of(
 /// Runs the tests that do not need root, except those of products if these run alone. Documentation examples need a run of
 /// their own, because cargo does not combine them with other tests.
 fn pure_tests(workspace: &Metadata, is_alone: bool, count: &mut Count) -> Result<Outcome> {
-    let tests = run(pure(workspace), &[], &side_by_side()?, count, |program| {
-        !(is_alone && alone::products().any(|product| program.is_of(workspace, product)))
-    })?;
+    let tests = run(
+        pure(workspace),
+        &[],
+        &threads(PURE_PROGRAMS_AT_ONCE)?,
+        count,
+        |program| !(is_alone && alone::products().any(|product| program.is_of(workspace, product))),
+    )?;
     let mut command = test_command(&[])?;
     command.arg("--doc");
     let examples = counted(command, count)?;
@@ -400,7 +406,7 @@ pub(crate) fn test_alone(seen: &Metadata, product: &str) -> Result<()> {
     match run(
         build,
         &[],
-        &side_by_side()?,
+        &threads(PURE_PROGRAMS_AT_ONCE)?,
         &mut Count::default(),
         is_of_product,
     )? {
@@ -415,10 +421,10 @@ struct Threads {
     tests: usize,
 }
 
-fn side_by_side() -> Result<Threads> {
+fn threads(programs: usize) -> Result<Threads> {
     let cores = std::thread::available_parallelism()?.get();
     Ok(Threads {
-        programs: PROGRAMS_AT_ONCE,
+        programs,
         tests: cores * TESTS_PER_CORE,
     })
 }
