@@ -2,14 +2,15 @@ use crate::LoadError;
 use crate::description::{HueDepthCamera, RgbdCamera};
 use crate::ffmpeg::{PixelFormat, VideoError};
 use crate::pairing::Frames;
-use crate::recorded::Read;
+use crate::recorded::{self, Read};
 use crate::video::{Clip, Video};
 use hawser_cloud::{Camera, Cloud, HueRange, ImageError, Intrinsics, View};
-use std::iter;
 use std::time::Duration;
+use std::{iter, mem};
 
-/// The number of frames before the end of a loop at which its videos are opened again. ffmpeg needs
-/// a fraction of a second for the first image.
+/// The number of frames before the end of a pass from which on its videos are opened again, one after the other. ffmpeg
+/// needs a fraction of a second for the first image, and decodes some images ahead, which takes processors
+/// from what plays.
 const FRAMES_AHEAD: usize = 30;
 
 /// Hues of saturated colours with 8 bits per channel: the steps of a depth that is coded as hue.
@@ -21,8 +22,8 @@ pub(crate) struct Cameras {
     /// The frames of recorded cameras.
     frames: Frames,
     videos: Vec<CameraVideos>,
-    /// The videos of the next pass, as soon as they are opened.
-    ahead: Option<Vec<CameraVideos>>,
+    /// The recorded videos of the next pass that are opened, in the order of [`recorded`].
+    ahead: Vec<Video>,
     /// Number of frames of this pass that have been played or left out.
     passed: usize,
     /// Whether one of them has been played.
@@ -51,21 +52,17 @@ impl Cameras {
             .iter()
             .map(|camera| CameraClips::open_hue_depth(camera, fps));
         let clips = rgbd.chain(hue_depth).collect::<Result<Vec<_>, _>>()?;
-        let recorded: Vec<_> = clips
-            .iter()
-            .flat_map(CameraClips::clips)
-            .filter_map(Clip::recorded)
-            .collect();
+        let recorded: Vec<_> = recorded(&clips).collect();
         let frames = Frames::of(&recorded, fps)?;
         for (clip, images) in recorded.iter().zip(&frames.images) {
             clip.check_files(images)?;
         }
         Ok(Cameras {
             is_live: recorded.is_empty(),
-            videos: play(&clips, &frames)?,
+            videos: play(&clips, &frames, Vec::new())?,
             clips,
             frames,
-            ahead: None,
+            ahead: Vec::new(),
             passed: 0,
             has_played: false,
             lost: 0,
@@ -146,11 +143,15 @@ impl Cameras {
         self.frames.times_s.last().copied().unwrap_or_default()
     }
 
-    /// Opens the videos for the next pass if this pass ends soon.
+    /// Opens a video for the next pass if this pass ends soon.
     pub(crate) fn open_ahead(&mut self) -> Result<(), LoadError> {
-        let start = self.frames.times_s.len().saturating_sub(FRAMES_AHEAD);
-        if !self.is_live && self.ahead.is_none() && self.passed >= start {
-            self.ahead = Some(play(&self.clips, &self.frames)?);
+        let frames = self.frames.times_s.len();
+        let window = frames.min(FRAMES_AHEAD);
+        let opened = self.ahead.len();
+        let due = frames - window + opened * window / (self.frames.images.len() + 1);
+        let next = recorded(&self.clips).zip(&self.frames.images).nth(opened);
+        if let Some((clip, images)) = next.filter(|_| self.passed >= due) {
+            self.ahead.push(Video::Recorded(clip.play(images)?));
         }
         Ok(())
     }
@@ -160,10 +161,8 @@ impl Cameras {
         if self.passed == 0 || self.is_live {
             return Ok(());
         }
-        self.videos = match self.ahead.take() {
-            Some(videos) => videos,
-            None => play(&self.clips, &self.frames)?,
-        };
+        let opened = mem::take(&mut self.ahead);
+        self.videos = play(&self.clips, &self.frames, opened)?;
         self.passed = 0;
         self.has_played = false;
         self.is_first_pass = false;
@@ -205,10 +204,24 @@ impl Cameras {
     }
 }
 
-/// Starts to decode the images of all frames.
-fn play(clips: &[CameraClips], frames: &Frames) -> Result<Vec<CameraVideos>, LoadError> {
-    let mut images = frames.images.iter().map(Vec::as_slice);
-    let mut next = || images.next().unwrap_or_default();
+/// Returns the recorded clips of all cameras.
+fn recorded(clips: &[CameraClips]) -> impl Iterator<Item = &recorded::Clip> {
+    let clips = clips.iter().flat_map(CameraClips::clips);
+    clips.filter_map(Clip::recorded)
+}
+
+/// Starts to decode the images of all frames, but for those of the first videos, which are `opened`.
+fn play(
+    clips: &[CameraClips],
+    frames: &Frames,
+    opened: Vec<Video>,
+) -> Result<Vec<CameraVideos>, LoadError> {
+    let mut opened = opened.into_iter();
+    let mut images = frames.images.iter();
+    let mut next = |clip: &Clip| {
+        let images = images.next().map_or(&[][..], Vec::as_slice);
+        opened.next().map_or_else(|| clip.play(images), Ok)
+    };
     let videos = clips.iter().map(|clips| clips.play(&mut next));
     Ok(videos.collect::<Result<_, _>>()?)
 }
@@ -258,10 +271,10 @@ impl CameraClips {
         iter::once(first).chain(second)
     }
 
-    /// Starts to decode. `images` returns the numbers of the images of one recorded clip after the other.
-    fn play<'a>(
+    /// Starts to decode. `play` is called with one clip after the other.
+    fn play(
         &self,
-        images: &mut impl FnMut() -> &'a [usize],
+        play: &mut impl FnMut(&Clip) -> Result<Video, VideoError>,
     ) -> Result<CameraVideos, VideoError> {
         Ok(match self {
             CameraClips::Rgbd {
@@ -272,8 +285,8 @@ impl CameraClips {
             } => CameraVideos::Rgbd {
                 camera: *camera,
                 unit_mm: *unit_mm,
-                color: color.play(images())?,
-                depth: depth.play(images())?,
+                color: play(color)?,
+                depth: play(depth)?,
             },
             CameraClips::HueDepth {
                 camera,
@@ -282,7 +295,7 @@ impl CameraClips {
             } => CameraVideos::HueDepth {
                 camera: *camera,
                 range: *range,
-                video: clip.play(images())?,
+                video: play(clip)?,
             },
         })
     }
