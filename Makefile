@@ -4,6 +4,7 @@ CARGO ?= cargo
 # Packages and benchmarks have line numbers, for profilers and backtraces.
 PROFILE ?= release
 package bench flamegraph codecs: PROFILE := dist
+demo: PROFILE := demo
 HAWSER = $(or $(CARGO_TARGET_DIR),target)/$(PROFILE)/hawser
 # The programs of the packages, and those that `make build` builds.
 INSTALLED := hawser hawser-agent hawser-tunnel hawser-media hawser-controller hawser-ctl
