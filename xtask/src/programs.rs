@@ -3,7 +3,7 @@
 use crate::silence;
 use anyhow::{Context, Result, bail, ensure};
 use cargo_metadata::camino::Utf8PathBuf;
-use cargo_metadata::{Artifact, Message, Metadata};
+use cargo_metadata::{Artifact, CompilerMessage, Message, Metadata};
 use std::io::BufReader;
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
@@ -49,24 +49,32 @@ pub(crate) fn seed(command: &mut Command) {
     }
 }
 
-/// Builds with a command of cargo that tests, and returns the test programs in the order in which they were built.
+/// Builds with a command of cargo that tests, prints its diagnostics, and returns the test programs in the order in which
+/// they were built.
 ///
 /// # Errors
-/// If the build fails. Cargo has then printed why.
+/// If the build fails or has warnings.
 pub(crate) fn build(mut cargo: Command) -> Result<Vec<Program>> {
-    cargo.args(["--no-run", "--message-format=json-render-diagnostics"]);
+    cargo.args(["--no-run", "--message-format=json"]);
     let mut build = cargo
         .stdout(Stdio::piped())
         .spawn()
         .with_context(|| format!("cannot run {cargo:?}"))?;
     let output = build.stdout.take().context("the output is a pipe")?;
     let mut programs = Vec::new();
+    let mut diagnostics = 0;
     for message in Message::parse_stream(BufReader::new(output)) {
-        if let Message::CompilerArtifact(artifact) = message? {
-            programs.extend(program(artifact)?);
+        match message? {
+            Message::CompilerArtifact(artifact) => programs.extend(program(artifact)?),
+            Message::CompilerMessage(CompilerMessage { message, .. }) => {
+                diagnostics += 1;
+                eprint!("{}", message.rendered.unwrap_or_default());
+            }
+            _ => {}
         }
     }
     ensure!(build.wait()?.success(), "the tests cannot be built");
+    ensure!(diagnostics == 0, "the tests are built with warnings");
     Ok(programs)
 }
 

@@ -97,7 +97,6 @@ struct Run {
 pub(crate) fn test(workspace: &Metadata) -> Result<()> {
     let mut run = Run::default();
     run.checks(workspace)?;
-    run.step("programs", |_| programs())?;
     let root = machine::root();
     let hides = root
         .as_ref()
@@ -133,17 +132,6 @@ impl Step {
 impl Run {
     fn checks(&mut self, workspace: &Metadata) -> Result<()> {
         self.step("format", |_| cargo(&["fmt", "--all", "--check"]))?;
-        self.step("lints", |_| {
-            cargo(&[
-                "clippy",
-                "--workspace",
-                "--all-targets",
-                "--all-features",
-                "--",
-                "--deny",
-                "warnings",
-            ])
-        })?;
         self.step("products", |_| {
             Ok(passed_or_printed(products::check(workspace)))
         })?;
@@ -161,7 +149,15 @@ impl Run {
         self.step("pure crates without an operating system", |_| {
             pure_crates(workspace)
         })?;
-        self.step("licences", |_| licences())
+        self.step("licences", |_| licences())?;
+        self.step("programs and lints", |_| {
+            let mut build = cargo_command(&TESTS);
+            build.args(["--lib", "--bins", "--examples", "--tests", "--benches"]);
+            match programs::build(build) {
+                Ok(_) => programs(),
+                Err(error) => Ok(passed_or_printed(Err(error))),
+            }
+        })
     }
 
     fn tests_with_features(
@@ -539,9 +535,11 @@ fn cargo(arguments: &[&str]) -> Result<Outcome> {
     outcome(cargo_command(arguments))
 }
 
+/// Returns a command of cargo whose compiler checks the lints of clippy, too, so that nothing is compiled twice for them.
 fn cargo_command(arguments: &[&str]) -> Command {
     let mut command = Command::new("cargo");
     command.args(arguments);
+    command.env("RUSTC_WORKSPACE_WRAPPER", "clippy-driver");
     // Cargo sets these variables to describe this program. Some crates are built again when they differ.
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy();
