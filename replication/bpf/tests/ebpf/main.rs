@@ -6,6 +6,7 @@ mod fallback;
 mod left_alone;
 mod local;
 mod partial;
+mod path_errors;
 mod paths;
 mod probes;
 mod receiver;

@@ -7,7 +7,6 @@ use hawser_io::ring::Port;
 use hawser_replication_bpf::{AttachError, Passing, Receiver, XdpMode, xdp_mode};
 use hawser_wire::ip;
 use std::net::UdpSocket;
-use std::time::Duration;
 
 /// In a veth pair, the other end accepts the frames.
 #[test]
@@ -20,9 +19,7 @@ fn frames_are_accepted_while_the_program_is_attached() {
         assert!(takes_frames());
         assert_eq!(xdp_mode(number("lan")).unwrap(), Some(XdpMode::Native));
         let socket = UdpSocket::bind("192.0.2.1:2000").unwrap();
-        socket
-            .set_read_timeout(Some(Duration::from_secs(10)))
-            .unwrap();
+        socket.set_read_timeout(Some(TIMEOUT)).unwrap();
         let ends = ["192.0.2.7:1000", "192.0.2.1:2000"].map(|end| end.parse().unwrap());
         let packet = ip::udp_packet(ends[0], ends[1], 0, b"passed");
         let far = Port::open("far-lan").unwrap();

@@ -74,7 +74,7 @@ fn signal(epoch: u32, code: u8) -> Signal {
 
 /// Waits for signal events.
 fn wait_for_events(events: &mut SignalEvents) -> Vec<SignalEvent> {
-    let deadline = Instant::now() + Duration::from_secs(20);
+    let deadline = Instant::now() + Duration::from_secs(60);
     loop {
         let found = events.drain().unwrap();
         if !found.is_empty() {

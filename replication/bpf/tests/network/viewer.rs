@@ -52,7 +52,7 @@ fn watching(name: &str, test: impl FnOnce(&mut Watcher, &dyn Fn(&Watcher, u16)) 
 
 /// Collects requests until `done` returns true.
 fn collect_requests(watcher: &mut Watcher, done: impl Fn(&[Request]) -> bool) -> Vec<Request> {
-    let deadline = std::time::Instant::now() + Duration::from_secs(20);
+    let deadline = std::time::Instant::now() + Duration::from_secs(60);
     let mut requests = Vec::new();
     while !done(&requests) {
         assert!(std::time::Instant::now() < deadline, "{requests:?}");

@@ -17,6 +17,9 @@ use std::time::{Duration, Instant};
 
 pub const PATHS: u8 = 3;
 
+/// The maximum time to wait for a condition.
+pub const TIMEOUT: Duration = Duration::from_secs(60);
+
 /// The paths differ in the last part of their addresses; path 1 is over IPv6.
 pub fn path_end(index: u8) -> SendPath {
     let (local, remote) = match index {
@@ -118,7 +121,7 @@ pub fn far_ends() -> Vec<Port> {
 
 /// Receives the next `count` frames of a port.
 pub fn receive(port: &mut Port, count: usize) -> Vec<Vec<u8>> {
-    let deadline = Instant::now() + Duration::from_secs(10);
+    let deadline = Instant::now() + TIMEOUT;
     let mut frames = Vec::new();
     while frames.len() < count {
         assert!(
@@ -131,6 +134,15 @@ pub fn receive(port: &mut Port, count: usize) -> Vec<Vec<u8>> {
             .receive(|frame| frames.push(frame.unwrap().to_vec()));
     }
     frames
+}
+
+/// Waits until a condition holds. A copy may arrive before the other ones of its packet are counted.
+pub fn wait_until(what: &str, holds: impl Fn() -> bool) {
+    let deadline = Instant::now() + TIMEOUT;
+    while !holds() {
+        assert!(Instant::now() < deadline, "{what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }
 
 pub fn number(device: &str) -> u32 {

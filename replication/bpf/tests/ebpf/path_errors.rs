@@ -1,15 +1,13 @@
 //! ICMP errors about copies that are too big for a hop of their path. Anyone can send errors: those
 //! that quote no copy of this node are not heard.
 
-mod support;
-
+use crate::support::*;
 use hawser_replication_bpf::{PathError, Sender};
 use hawser_shim::{DEFAULT_PORT, Shim};
 use hawser_wire::ip::{Ipv4Header, Ipv6Header};
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::thread;
 use std::time::Duration;
-use support::*;
 
 const ROUTER_V4: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 254);
 const ROUTER_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 9, 0, 0, 0, 0, 1);
