@@ -12,7 +12,7 @@ use std::os::fd::OwnedFd;
 use std::thread;
 use std::time::{Duration, Instant};
 
-const TIMEOUT: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A namespace with a TUN device `tun0` and an Ethernet device `eth0`, whose other end is in a
 /// namespace of its own and has the address `.2`.
@@ -158,19 +158,22 @@ impl Comparison {
         self.reference.namespace.ip(batch).unwrap();
         self.own.run(change).unwrap();
         assert_ne!(self.own.shown(), before, "{batch}");
+        self.assert_same(batch);
+    }
+
+    /// Checks that `change` succeeds and has no effect.
+    fn unchanged(&self, change: impl FnOnce() -> Result<(), Error> + Send) {
+        self.own.run(change).unwrap();
+        self.assert_same("nothing");
+    }
+
+    fn assert_same(&self, after: &str) {
         // The kernel updates the state of devices a little later.
         let deadline = Instant::now() + TIMEOUT;
         while self.own.shown() != self.reference.shown() && Instant::now() < deadline {
             thread::sleep(Duration::from_millis(20));
         }
-        assert_eq!(self.own.shown(), self.reference.shown(), "{batch}");
-    }
-
-    /// Checks that `change` succeeds and has no effect.
-    fn unchanged(&self, change: impl FnOnce() -> Result<(), Error> + Send) {
-        let before = self.own.shown();
-        self.own.run(change).unwrap();
-        assert_eq!(self.own.shown(), before);
+        assert_eq!(self.own.shown(), self.reference.shown(), "{after}");
     }
 }
 
@@ -538,6 +541,12 @@ fn unusable_addresses_are_left_out_and_deprecated_marked() {
     let checked = "net.ipv6.conf.eth0.accept_dad";
     machine.namespace.sysctl(checked, "1").unwrap();
     machine.peer.ip("link set eth0 down").unwrap();
+    let deadline = Instant::now() + TIMEOUT;
+    let is_up = |line: &String| line.contains(" eth0@") && line.contains("state UP");
+    while machine.shown().iter().any(is_up) {
+        assert!(Instant::now() < deadline, "eth0 has a carrier");
+        thread::sleep(Duration::from_millis(20));
+    }
     machine
         .namespace
         .ip("addr add 2001:db8::3/64 dev eth0")
