@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader, Lines, Write};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The variable that makes the test a program which is told to stop, and does not.
 const PLAYS: &str = "HAWSER_TEST_PLAYS";
@@ -77,14 +77,21 @@ fn a_second_signal_ends_a_program_that_hangs() {
 
 #[test]
 fn a_signal_that_comes_twice_at_once_is_one() {
-    let (mut child, mut lines) = start();
-    let mut until = |text: &str| assert!(lines.any(|line| line.unwrap() == text), "{text}");
-    until("started");
-    signal(&child, "TERM", 2);
-    until("told to stop");
-    let mut input = child.stdin.take().unwrap();
-    writeln!(input, "me").unwrap();
-    until("heard me");
-    drop(input);
-    assert_eq!(child.wait().unwrap().code(), Some(0));
+    loop {
+        let (mut child, mut lines) = start();
+        let mut says = |text: &str| lines.any(|line| line.unwrap() == text);
+        assert!(says("started"));
+        let began = Instant::now();
+        signal(&child, "TERM", 2);
+        let mut input = child.stdin.take().unwrap();
+        let goes_on = says("told to stop") && writeln!(input, "me").is_ok() && says("heard me");
+        drop(input);
+        let status = child.wait().unwrap();
+        if goes_on {
+            assert_eq!(status.code(), Some(0));
+            return;
+        }
+        // Where a busy machine has put a second between them, they are two.
+        assert!(began.elapsed() >= Duration::from_secs(1), "{status}");
+    }
 }
