@@ -30,7 +30,7 @@ const FLOW_BACK: u16 = 3;
 
 /// The maximum time for an agent to attach its programs, to apply a configuration, to notice a
 /// change, and to exit.
-const TIMEOUT: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A controller on the lab's control network, as agents see it.
 pub trait Controller {

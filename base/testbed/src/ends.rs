@@ -19,7 +19,7 @@ const PORT: u16 = 14748;
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The maximum time for a process to exit.
-const EXIT_TIMEOUT: Duration = Duration::from_secs(10);
+const EXIT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The two places of a stream.
 #[derive(Debug, Clone, Copy)]

@@ -22,7 +22,7 @@ use std::{panic, thread};
 const NAMES: &str = "/run/netns";
 
 /// The longest time that a killed process may take to disappear.
-const KILL_TIMEOUT: Duration = Duration::from_secs(5);
+const KILL_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The reason that an operation on a network namespace failed.
 #[derive(Debug, thiserror::Error)]

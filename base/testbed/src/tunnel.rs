@@ -27,7 +27,7 @@ pub const INNER: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 pub const DEVICE: &str = "hawser-tun";
 
 /// The maximum time for a tunnel to come up.
-pub const TIMEOUT: Duration = Duration::from_secs(10);
+pub const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The name in the certificates of client and server.
 const NAME: &str = "bench";

@@ -10,7 +10,7 @@ use std::net::{Ipv4Addr, UdpSocket};
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-const DEADLINE: Duration = Duration::from_secs(10);
+const DEADLINE: Duration = Duration::from_secs(60);
 
 /// The EtherType for local experiments (IEEE 802).
 const EXPERIMENT: [u8; 2] = [0x88, 0xb5];

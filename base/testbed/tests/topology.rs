@@ -176,11 +176,15 @@ fn what_a_killed_lab_left_is_cleared_by_the_next() {
     hold_a_lab_if_asked();
     let mut holder = start_holder("what_a_killed_lab_left_is_cleared_by_the_next");
     let Held { id, child, orphan } = read_held(&mut holder);
+    // Other labs that are built meanwhile wait for this lock, and would clear it.
+    let registry = fs::File::open("/run/hawser/lab").unwrap();
+    registry.lock().unwrap();
     kill(pid(holder.id()), Signal::SIGKILL).unwrap();
     holder.wait().unwrap();
     wait_until("the child dies with its parent", || !is_running(child));
     assert!(is_running(orphan));
     assert_eq!(Namespace::named(&format!("hawser-{id}-")).len(), 5);
+    drop(registry);
     let next = Topology {
         paths: 1,
         ..Topology::default()
@@ -354,7 +358,7 @@ fn is_running(process: u32) -> bool {
 }
 
 fn wait_until(what: &str, condition: impl Fn() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(10);
+    let deadline = Instant::now() + Duration::from_secs(60);
     while !condition() {
         assert!(Instant::now() < deadline, "{what}");
         thread::sleep(Duration::from_millis(5));

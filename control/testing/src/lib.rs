@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 const PORT: u16 = 14750;
 
 /// The maximum time for a controller and its nodes to be ready, and for the controller to exit.
-const TIMEOUT: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
