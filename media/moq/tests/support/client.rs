@@ -23,7 +23,7 @@ use tokio::time::timeout;
 use web_transport_proto::ConnectRequest;
 
 /// The time within which everything has to happen.
-pub(crate) const LONG: Duration = Duration::from_secs(20);
+pub(crate) const LONG: Duration = Duration::from_secs(60);
 
 /// The bytes that a client takes without reading them.
 const WINDOW: u32 = 1 << 20;

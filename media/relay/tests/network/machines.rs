@@ -27,7 +27,7 @@ fn publisher(person: usize) -> String {
 pub(crate) const FAR: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 2);
 
 /// The maximum time to wait for a condition.
-const TIMEOUT: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The machines: a line of `publisher`, relays and `viewers`. The last relay has a second link, to `far`.
 pub(crate) struct Machines {
@@ -102,13 +102,17 @@ impl Machines {
         self.directory.path().join(name)
     }
 
-    /// Starts a publisher, which ends when `stop` is set.
+    /// Starts a publisher, which ends when `stop` is set. Its frames live so long that a busy machine delivers them.
     pub(crate) fn publish<'s>(
         &'s self,
         scope: &'s Scope<'s, '_>,
         stop: &'s AtomicBool,
     ) -> ScopedJoinHandle<'s, ()> {
-        self.publish_as(scope, 0, stop, false)
+        let config = Config {
+            lifetime: Duration::from_secs(5),
+            ..self.publisher_config(0)
+        };
+        self.publish_with(scope, &config, stop)
     }
 
     /// Starts the publisher of a person in a room, which ends when `stop` is set, with a small encoding
@@ -120,18 +124,33 @@ impl Machines {
         stop: &'s AtomicBool,
         has_small: bool,
     ) -> ScopedJoinHandle<'s, ()> {
+        let config = Config {
+            has_small,
+            ..self.publisher_config(person)
+        };
+        self.publish_with(scope, &config, stop)
+    }
+
+    fn publisher_config(&self, person: usize) -> Config {
         let source = Source::Synthetic(Synthetic {
             seed: 1,
             points: 6000,
             seconds: 1.0,
         });
-        let config = Config {
+        Config {
             fps: 30.0,
-            has_small,
             listen: publisher(person).parse().unwrap(),
             ..Config::new(Recording { fps: 30.0, source }, self.path("media.key"))
-        };
-        let open = || Publisher::open(&config).unwrap();
+        }
+    }
+
+    fn publish_with<'s>(
+        &'s self,
+        scope: &'s Scope<'s, '_>,
+        config: &Config,
+        stop: &'s AtomicBool,
+    ) -> ScopedJoinHandle<'s, ()> {
+        let open = || Publisher::open(config).unwrap();
         let publisher = self.publisher.run(open).unwrap();
         scope.spawn(move || {
             publisher.run(stop).unwrap();
@@ -273,6 +292,41 @@ impl Machines {
         }
     }
 
+    /// Waits until a viewer has shown so many frames one after the other that are as they should be. A busy machine may
+    /// miss some before.
+    pub(crate) fn wait_for_run(
+        &self,
+        viewer: &str,
+        frames: usize,
+        is_right: impl Fn(&Row) -> bool,
+    ) {
+        let began = Instant::now();
+        loop {
+            let rows = self.rows(viewer);
+            let follows = |one: &Row, next: &Row| {
+                next.group == one.group + 1 && is_right(one) && is_right(next)
+            };
+            if rows.chunk_by(follows).any(|run| run.len() >= frames) {
+                return;
+            }
+            assert!(began.elapsed() < TIMEOUT, "{viewer}: {rows:?}");
+            thread::sleep(Duration::from_millis(100));
+        }
+    }
+
+    /// Waits until a viewer shows nothing more.
+    pub(crate) fn wait_for_silence(&self, viewer: &str) {
+        let began = Instant::now();
+        loop {
+            let before = self.shown(viewer);
+            thread::sleep(Duration::from_millis(800));
+            if self.shown(viewer) == before {
+                return;
+            }
+            assert!(began.elapsed() < TIMEOUT, "{viewer} still shows frames");
+        }
+    }
+
     /// Starts a viewer, which ends when `stop` is set.
     pub(crate) fn watch<'s>(
         &'s self,
@@ -308,17 +362,13 @@ impl Machines {
         })
     }
 
-    /// Checks that a viewer has shown every frame since its first one once.
-    pub(crate) fn check_no_gap(&self, viewer: &str) {
-        let groups: Vec<u32> = self.rows(viewer).iter().map(|row| row.group).collect();
-        let is_next = |pair: &[u32]| pair[1] == pair[0] + 1;
-        assert!(groups.windows(2).all(is_next), "{viewer}: {groups:?}");
-    }
-
-    /// Returns the frames that a viewer has shown.
+    /// Returns the frames that a viewer has shown so far.
     pub(crate) fn rows(&self, viewer: &str) -> Vec<Row> {
-        let mut reader = csv::Reader::from_path(self.timeline(viewer)).unwrap();
-        reader.deserialize().map(Result::unwrap).collect()
+        let Ok(mut reader) = csv::Reader::from_path(self.timeline(viewer)) else {
+            return Vec::new();
+        };
+        // The last row may be incomplete.
+        reader.deserialize().map_while(Result::ok).collect()
     }
 }
 
