@@ -20,7 +20,7 @@ fn with_publisher(points: usize, viewers: impl FnOnce(SocketAddr)) -> Report {
         fps: 100.0,
         max_frames: 10,
         listen: "127.0.0.1:0".parse().unwrap(),
-        congestion: "cubic".to_owned(),
+        congestion: "reno".to_owned(),
         ..Config::new(Recording { fps: 100.0, source }, Level::Fhd)
     };
     let publisher = Publisher::open(&config).unwrap();

@@ -632,38 +632,32 @@ mod tests {
         assert!(format!("{error:#}").contains("/nowhere/video.mp4"));
     }
 
-    /// Returns the niceness of the children of this process with a name, and of this process.
-    fn niceness(name: &str) -> (Vec<i32>, i32) {
-        let own = std::process::id().to_string();
-        let mut children = Vec::new();
-        let mut own_niceness = 0;
-        for process in std::fs::read_dir("/proc").unwrap() {
-            let stat = std::fs::read_to_string(process.unwrap().path().join("stat"));
-            let stat = stat.unwrap_or_default();
-            // proc_pid_stat(5): the parent is the 4th field, the niceness the 19th.
-            let Some((id_and_name, rest)) = stat.rsplit_once(") ") else {
-                continue;
-            };
-            let fields: Vec<&str> = rest.split(' ').collect();
-            let niceness = fields[16].parse().unwrap();
-            if fields[1] == own && id_and_name.ends_with(&format!("({name}")) {
-                children.push(niceness);
-            } else if id_and_name.split(' ').next() == Some(&own) {
-                own_niceness = niceness;
-            }
-        }
-        (children, own_niceness)
+    /// Returns the niceness of a process; `None` if it has ended.
+    fn niceness(process: &Path) -> Option<i32> {
+        let stat = std::fs::read_to_string(process.join("stat")).ok()?;
+        // proc_pid_stat(5): it is the 19th field, and the second one is a name in parentheses.
+        let (_, fields) = stat.rsplit_once(") ")?;
+        fields.split(' ').nth(16)?.parse().ok()
     }
 
     #[test]
     fn the_encoder_of_a_video_leaves_the_processor_to_others() {
         let directory = tempfile::tempdir().unwrap();
+        let video = directory.path().join("video.mp4");
         let pictures = Pictures {
-            video: Some(directory.path().join("video.mp4")),
+            video: Some(video.clone()),
             ..Pictures::default()
         };
         let thread = PictureThread::start(&pictures).unwrap().unwrap();
-        let (encoders, own) = niceness("ffmpeg");
+        let processes = std::fs::read_dir("/proc").unwrap();
+        let writes_video = |process: &PathBuf| {
+            let command = std::fs::read_to_string(process.join("cmdline")).unwrap_or_default();
+            command.contains(video.to_str().unwrap())
+        };
+        let encoders: Vec<_> = processes.map(|process| process.unwrap().path()).collect();
+        let encoders = encoders.iter().filter(|process| writes_video(process));
+        let encoders: Vec<_> = encoders.map(|process| niceness(process)).collect();
+        let own = niceness(Path::new("/proc/self"));
         assert!(!encoders.is_empty());
         assert!(encoders.iter().all(|nice| *nice > own), "{encoders:?}");
         thread.finish();

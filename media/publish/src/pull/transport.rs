@@ -104,7 +104,7 @@ mod tests {
             .unwrap_err()
             .to_string();
         assert!(
-            error.contains("\"warp\" cannot be used") && error.contains("cubic"),
+            error.contains("\"warp\" cannot be used") && error.contains("reno"),
             "{error}"
         );
     }

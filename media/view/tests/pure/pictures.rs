@@ -24,7 +24,7 @@ fn publisher() -> Publisher {
     let config = hawser_publish::pull::Config {
         fps: 20.0,
         listen: "127.0.0.1:0".parse().unwrap(),
-        congestion: "cubic".to_owned(),
+        congestion: "reno".to_owned(),
         ..hawser_publish::pull::Config::new(performance, Level::Nfov)
     };
     Publisher::open(&config).unwrap()

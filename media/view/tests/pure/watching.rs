@@ -27,7 +27,7 @@ fn publisher(listen: SocketAddr, log: Option<&Path>) -> Publisher {
     let config = hawser_publish::pull::Config {
         fps: 100.0,
         listen,
-        congestion: "cubic".to_owned(),
+        congestion: "reno".to_owned(),
         log: log.map(Path::to_owned),
         ..hawser_publish::pull::Config::new(small_performance(), Level::Nfov)
     };

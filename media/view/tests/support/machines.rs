@@ -66,7 +66,7 @@ impl Broadcast {
 
     pub(crate) fn viewer(&self, publisher: &Publisher) -> hawser_view::Config {
         hawser_view::Config {
-            duration: Some(Duration::from_secs(60)),
+            duration: Some(Duration::from_secs(120)),
             ..hawser_view::Config::new(publisher.address().to_string(), self.path("media.key"))
         }
     }
