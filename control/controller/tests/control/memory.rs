@@ -30,10 +30,10 @@ const DOCUMENTS: [&str; 2] = ["/openapi.json", "/docs/swagger-ui-bundle.js"];
 const WINDOWS: [u32; 2] = [0, 100];
 
 /// Long enough to measure an attack before its first connection is closed.
-const PATIENT_S: u32 = 60;
+const PATIENT_S: u32 = 600;
 
 /// Long enough for the requests of one connection.
-const IMPATIENT_S: u32 = 2;
+const IMPATIENT_S: u32 = 10;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn runs_a_controller_in_the_child_process() {

@@ -233,7 +233,7 @@ async fn a_renewed_certificate_is_as_good_as_the_one_before() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_that_does_not_report_is_not_alive() {
     let rig = Rig::with(|config| {
-        config.nodes.lease_s = 2;
+        config.nodes.lease_s = 5;
         config.nodes.report_every_ms = 500;
     })
     .await;

@@ -30,21 +30,21 @@ async fn closed(mut socket: TcpStream) -> String {
 
 #[tokio::test]
 async fn plain_connections_are_closed_when_idle_or_slow() {
-    let (_rig, address) = rig().await;
-    for start in [
-        "",
-        "GET /healthz HTTP/1.1\r\nHost: a\r\n",
-        "GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n",
-    ] {
+    let (rig, address) = rig().await;
+    let answer = async |start: &str| {
         let mut socket = TcpStream::connect(address).await.unwrap();
-        socket.write_all(start.as_bytes()).await.unwrap();
-        let answer = closed(socket).await;
-        assert_eq!(
-            answer.contains(" 200 "),
-            start.ends_with("\r\n\r\n"),
-            "{start}: {answer}"
-        );
+        // A busy machine may be slow itself.
+        let _ = socket.write_all(start.as_bytes()).await;
+        closed(socket).await
+    };
+    let head = "GET /healthz HTTP/1.1\r\nHost: a\r\n";
+    for start in ["", head] {
+        let answer = answer(start).await;
+        assert!(!answer.contains(" 200 "), "{start}: {answer}");
     }
+    let whole = format!("{head}\r\n");
+    rig.until(async || answer(&whole).await.contains(" 200 "))
+        .await;
 }
 
 #[tokio::test]

@@ -349,7 +349,7 @@ impl Callers {
 #[tokio::test(flavor = "multi_thread")]
 async fn refused_requests_cost_the_store_nothing() {
     let (rig, store) = on_counting_store(|config| {
-        config.limits.request_timeout_s = 3;
+        config.limits.request_timeout_s = 10;
         config.limits.failures_per_minute = 1e6;
         // The nodes never report: nothing is to be written about that.
         config.nodes.lease_s = 3_600;

@@ -18,7 +18,7 @@ use tokio_rustls::TlsConnector;
 use tower::ServiceExt;
 
 /// A timeout longer than any operation takes on a busy machine.
-pub(crate) const TIMEOUT: Duration = Duration::from_secs(30);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 
 pub(crate) struct Rig {
     pub(crate) server: Server,

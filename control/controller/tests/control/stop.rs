@@ -31,7 +31,7 @@ async fn a_stopped_controller_has_written_its_decisions() {
     rig.until(async || rig.policy("stage").await["code"] == 0b11)
         .await;
 
-    store.slow_down(Duration::from_millis(300));
+    store.slow_down(Duration::from_secs(2));
     rig.register(&ingress, 1).await;
     store.has_commit_in_flight().await;
     // The other commits of the stop take no time, in which this one could end.

@@ -100,7 +100,7 @@ async fn a_client_gets_the_live_servers_by_load() {
 async fn a_server_that_says_nothing_any_more_is_none() {
     let rig = Rig::with(|config| {
         config.nodes.report_every_ms = 100;
-        config.nodes.lease_s = 2;
+        config.nodes.lease_s = 5;
         config.tunnels = tunnels();
     })
     .await;

@@ -48,7 +48,15 @@ async fn a_killed_leader_and_a_restarted_etcd_lose_no_policy() {
     let load = Load::start(&cluster, &operator).await;
     load.decides_on().await;
 
-    let leader = leader(&store).await.expect("one leads");
+    let leader = in_time(async {
+        loop {
+            if let Some(leader) = leader(&store).await {
+                break leader;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await;
     let killed = Instant::now();
     cluster.kill(&leader);
     in_time(async {

@@ -5,8 +5,8 @@ use hawser_controller::store::{Election, Error, Leadership, Role, Write};
 use std::time::Duration;
 use tokio::sync::watch::Receiver;
 
-/// Two seconds is the minimum that etcd grants.
-const TTL: Duration = Duration::from_secs(2);
+/// So long that a busy machine renews it in time.
+const TTL: Duration = Duration::from_secs(5);
 
 async fn leads(role: &mut Receiver<Role>) -> Leadership {
     let role = in_time(role.wait_for(|role| role.leadership().is_some()))

@@ -4,8 +4,8 @@ use super::{Subject, in_time, next, put};
 use hawser_controller::store::{Change, Error, Lease, Store, Write};
 use std::time::Duration;
 
-/// Two seconds is the minimum that etcd grants.
-const TTL: Duration = Duration::from_secs(2);
+/// So long that a busy machine renews it in time.
+const TTL: Duration = Duration::from_secs(5);
 
 async fn put_under(store: &dyn Store, key: &str, lease: Lease) -> Result<u64, Error> {
     store
