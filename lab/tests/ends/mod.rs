@@ -9,7 +9,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 /// How long an end may take to print a line that a test waits for.
-const TIMEOUT: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A running end, and the lines that it prints to standard error.
 pub(crate) struct End {
