@@ -89,8 +89,9 @@ mod tests {
 
     #[test]
     fn own_sockets_are_found() {
-        let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
-        let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
+        // At all addresses, so that nobody else has these ports at another one.
+        let udp = UdpSocket::bind("0.0.0.0:0").unwrap();
+        let tcp = TcpListener::bind("0.0.0.0:0").unwrap();
         let holders = Holders::read();
         let numbers = [
             (Protocol::Udp, udp.local_addr().unwrap().port()),
