@@ -212,7 +212,7 @@ impl Network {
             let socket = UdpSocket::bind(remote(index)).unwrap();
             // A test may send everything before it receives.
             setsockopt(&socket, RcvBufForce, &(64 << 20)).unwrap();
-            let timeout = Some(Duration::from_secs(10));
+            let timeout = Some(Duration::from_secs(60));
             socket.set_read_timeout(timeout).unwrap();
             socket
         };
