@@ -204,10 +204,12 @@ impl Subscriber {
     }
 
     /// Returns the rate at which the subscriber can be served, with all headers; `None` while its
-    /// reports have been missing for so long that nothing may be sent.
+    /// reports have been missing for so long that nothing may be sent, but for tests of the path.
     pub fn rate(&self) -> Option<Bitrate> {
         match self.control.permission() {
             Permission::Send => Some(self.control.target()),
+            // What is forwarded then tests the path, and stops until the next test.
+            Permission::Probe { at } if at <= self.looked => Some(self.control.target()),
             Permission::Probe { .. } => None,
         }
     }

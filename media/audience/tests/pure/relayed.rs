@@ -2,6 +2,7 @@
 
 use crate::support::*;
 use hawser_audience::BroadcastEvent;
+use hawser_netem::{LinkConfig, Span};
 use hawser_objects::TrackSecret;
 
 #[test]
@@ -46,6 +47,25 @@ fn lost_packets_are_sent_again_from_the_cache() {
         whole > 0.9 && decodable > 0.97,
         "{whole} {decodable} {subscriber:?}"
     );
+}
+
+#[test]
+fn a_viewer_is_served_again_after_a_long_silence() {
+    let cut = LinkConfig {
+        cuts: vec![Span::new(ms(4000), ms(8000)).unwrap()],
+        ..link(Some(60.0), 0.0)
+    };
+    for (there, pauses) in [(cut, false), (link(Some(60.0), 0.0), true)] {
+        let mut world = World::new(vec![Watcher::new(1, there)]);
+        world.run(ms(3000));
+        world.watchers[0].is_gone = pauses;
+        world.run(ms(4000));
+        world.watchers[0].is_gone = false;
+        world.run(ms(6000));
+        let (_, decodable) = world.watchers[0].shares(world.published - 60..world.published - 3);
+        let subscriber = world.broadcast.subscribers().next().unwrap();
+        assert!(decodable > 0.5, "{pauses}: {decodable} {subscriber:?}");
+    }
 }
 
 #[test]
