@@ -14,6 +14,6 @@ mod refusals;
 mod replay;
 mod rig;
 mod start;
-#[path = "../support/mod.rs"]
 mod support;
+mod two_machines;
 mod wide;

@@ -1,7 +1,7 @@
 //! A stream like that of `hawser view`: requests at a constant rate in one direction and frames in
 //! the other, on one connection.
 
-use crate::machines::Machines;
+use super::machines::Machines;
 use crate::support::wait;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -19,13 +19,13 @@ const INTERVAL: Duration = Duration::from_nanos(1_000_000_000 / 30);
 const FRAME_BYTES: usize = 150_000;
 
 /// A stream that runs until this is dropped.
-pub(crate) struct Stream {
+pub(super) struct Stream {
     arrivals: Arc<Mutex<Vec<Instant>>>,
     ended: Arc<AtomicBool>,
 }
 
 impl Stream {
-    pub(crate) fn start(machines: &Machines) -> Self {
+    pub(super) fn start(machines: &Machines) -> Self {
         let listener = machines
             .publisher
             .namespace
@@ -52,7 +52,7 @@ impl Stream {
 
     /// Returns the largest gap between two frames, from before `act` until `frames` more have
     /// arrived.
-    pub(crate) fn largest_gap(&self, frames: usize, act: impl FnOnce()) -> Duration {
+    pub(super) fn largest_gap(&self, frames: usize, act: impl FnOnce()) -> Duration {
         let first = self.count().checked_sub(1).expect("the stream flows");
         act();
         self.await_frames(frames);
@@ -65,7 +65,7 @@ impl Stream {
     }
 
     /// Waits until `frames` more have arrived.
-    pub(crate) fn await_frames(&self, frames: usize) {
+    pub(super) fn await_frames(&self, frames: usize) {
         let before = self.count();
         wait("frames", || (self.count() >= before + frames).then_some(()));
     }

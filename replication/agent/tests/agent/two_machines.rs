@@ -2,16 +2,14 @@
 
 mod machines;
 mod stream;
-#[path = "../support/mod.rs"]
-mod support;
 
+use crate::support::{self, wait};
 use machines::{Machine, Machines};
 use nix::sys::signal::Signal;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::time::Duration;
 use stream::Stream;
-use support::wait;
 
 /// Maximum gap of the stream when an agent is killed: two retransmission timeouts of TCP.
 const MAX_GAP_KILLED: Duration = Duration::from_millis(500);

@@ -17,16 +17,16 @@ use tempfile::TempDir;
 const UPLINKS: [(&str, &str); 2] = [("eth0", "192.0.2"), ("wlan0", "198.51.100")];
 
 /// Both machines and the network between them.
-pub(crate) struct Machines {
-    pub(crate) publisher: Machine,
-    pub(crate) viewer: Machine,
-    pub(crate) lab: Lab,
+pub(super) struct Machines {
+    pub(super) publisher: Machine,
+    pub(super) viewer: Machine,
+    pub(super) lab: Lab,
     _directory: TempDir,
 }
 
 /// A machine with an agent, which may not be running.
-pub(crate) struct Machine {
-    pub(crate) namespace: Namespace,
+pub(super) struct Machine {
+    pub(super) namespace: Namespace,
     agent: Option<Process>,
     name: &'static str,
     directory: PathBuf,
@@ -34,13 +34,13 @@ pub(crate) struct Machine {
 
 impl Machines {
     /// Starts both agents. `generic_xdp` is added to their files if given.
-    pub(crate) fn start(generic_xdp: Option<bool>) -> Self {
+    pub(super) fn start(generic_xdp: Option<bool>) -> Self {
         Self::start_changed(generic_xdp, |_, text| text)
     }
 
     /// Like [`Machines::start`], with the file of each machine changed by `change`, which gets the
     /// name of the machine.
-    pub(crate) fn start_changed(
+    pub(super) fn start_changed(
         generic_xdp: Option<bool>,
         change: impl Fn(&str, String) -> String,
     ) -> Self {
@@ -82,19 +82,19 @@ impl Machines {
         machines
     }
 
-    pub(crate) fn both(&mut self) -> [&mut Machine; 2] {
+    pub(super) fn both(&mut self) -> [&mut Machine; 2] {
         [&mut self.publisher, &mut self.viewer]
     }
 
     /// Cuts an uplink inside the network, so that both machines still have a carrier.
-    pub(crate) fn cut(&self, uplink: usize) {
+    pub(super) fn cut(&self, uplink: usize) {
         self.lab
             .network()
             .ip(&format!("link set bridge{uplink} down"))
             .unwrap();
     }
 
-    pub(crate) fn mend(&self, uplink: usize) {
+    pub(super) fn mend(&self, uplink: usize) {
         self.lab
             .network()
             .ip(&format!("link set bridge{uplink} up"))
@@ -102,7 +102,7 @@ impl Machines {
     }
 
     /// Unplugs one of the publisher's uplinks, which then has no carrier.
-    pub(crate) fn unplug(&self, uplink: usize) {
+    pub(super) fn unplug(&self, uplink: usize) {
         let path = self.lab.paths().nth(uplink).unwrap();
         self.lab
             .network()
@@ -113,7 +113,7 @@ impl Machines {
 
 impl Machine {
     /// Starts the agent and waits until it runs.
-    pub(crate) fn start(&mut self) {
+    pub(super) fn start(&mut self) {
         let log = File::create(self.file("log")).unwrap();
         let mut command = Command::new(hawser());
         command.args(["agent", "--config"]).arg(self.file("toml"));
@@ -138,24 +138,24 @@ impl Machine {
     }
 
     /// Starts the agent and waits until it replicates.
-    pub(crate) fn start_again(&mut self) {
+    pub(super) fn start_again(&mut self) {
         self.start();
         self.await_copies();
     }
 
     /// Stops the agent with a signal, and waits until it has exited.
-    pub(crate) fn end(&mut self, signal: Signal) {
+    pub(super) fn end(&mut self, signal: Signal) {
         let mut agent = self.agent.take().expect("the agent runs");
         kill(Pid::from_raw(agent.id().try_into().unwrap()), signal).unwrap();
         wait("the end of the agent", || agent.ended().unwrap());
     }
 
-    pub(crate) fn status(&self) -> Status {
+    pub(super) fn status(&self) -> Status {
         Status::read(&self.directory.join(self.name).join("status.json")).unwrap()
     }
 
     /// Runs `hawser agent --detach`.
-    pub(crate) fn detach(&self) -> Output {
+    pub(super) fn detach(&self) -> Output {
         let mut detach = self.namespace.command(hawser().to_str().unwrap()).unwrap();
         detach
             .args(["agent", "--detach", "--config"])
@@ -165,27 +165,27 @@ impl Machine {
     }
 
     /// Waits until the agent has replicated another packet.
-    pub(crate) fn await_copies(&self) {
+    pub(super) fn await_copies(&self) {
         let copies = || self.status().send[&1].packets;
         let before = copies();
         wait("copies", || (copies() > before).then_some(()));
     }
 
     /// Returns the output of `ip`.
-    pub(crate) fn ip(&self, arguments: &str) -> String {
+    pub(super) fn ip(&self, arguments: &str) -> String {
         let mut ip = self.namespace.command("ip").unwrap();
         let output = ip.args(arguments.split(' ')).output().unwrap();
         String::from_utf8(output.stdout).unwrap()
     }
 
     /// Returns the MTU of the agent's interface, bytes.
-    pub(crate) fn mtu(&self) -> Option<u16> {
+    pub(super) fn mtu(&self) -> Option<u16> {
         let described = self.ip("link show dev hawser0");
         after(&described, "mtu")?.parse().ok()
     }
 
     /// Makes the link-layer addresses of the next hops permanent.
-    pub(crate) fn hold_next_hops(&self) {
+    pub(super) fn hold_next_hops(&self) {
         for (device, _) in UPLINKS {
             let known = self.ip(&format!("-4 neigh show dev {device}"));
             let (address, mac) = (
@@ -198,7 +198,7 @@ impl Machine {
     }
 
     /// Returns the uplink that the stream takes while no agent runs.
-    pub(crate) fn first_fallback(&self) -> Option<String> {
+    pub(super) fn first_fallback(&self) -> Option<String> {
         let routes = self.ip("route show proto 72");
         let metric = |route: &str| Some(u32::from_str(after(route, "metric")?).unwrap());
         let uplinks = routes
