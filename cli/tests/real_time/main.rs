@@ -1,9 +1,9 @@
 //! The tests that need the machine for themselves.
 
 mod cellfusion_live;
-mod control_scale;
 mod faults;
 mod relay;
+#[path = "../support/mod.rs"]
 mod support;
 mod tunnel_faults;
 mod tunnel_flows;

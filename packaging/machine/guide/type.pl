@@ -1,6 +1,6 @@
 # Types the commands of a page of the guide on a whole machine, in step with the other machine of the page:
 # `type.pl PAGE NAME OTHER OWN_ADDRESS OTHER_ADDRESS`. The first lines of the page's blocks are those that
-# cli/tests/guide/page.rs describes; here nothing is left out. The machines agree after each block over UDP at the
+# cli/tests/network/guide/page.rs describes; here nothing is left out. The machines agree after each block over UDP at the
 # addresses, which are on a network of their own.
 use strict;
 use warnings;

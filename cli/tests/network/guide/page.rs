@@ -13,17 +13,17 @@
 use std::fmt;
 
 /// A block of a page that a reader types, writes or compares.
-pub(crate) struct Block {
+pub(super) struct Block {
     /// Line of the page, from 1.
-    pub(crate) line: usize,
-    pub(crate) machines: Vec<String>,
-    pub(crate) kind: Kind,
-    pub(crate) text: String,
+    pub(super) line: usize,
+    pub(super) machines: Vec<String>,
+    pub(super) kind: Kind,
+    pub(super) text: String,
 }
 
 /// The use of a block.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(super) enum Kind {
     Commands(How),
     File(String),
     Output,
@@ -31,7 +31,7 @@ pub(crate) enum Kind {
 
 /// The way in which commands are typed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum How {
+pub(super) enum How {
     /// Until they end.
     Here,
     /// In a terminal of their own.
@@ -53,7 +53,7 @@ impl fmt::Display for Block {
 /// # Panics
 ///
 /// Panics with the line of a block that is not closed or whose first line is not understood.
-pub(crate) fn blocks(page: &str, machines: &[&str]) -> Vec<Block> {
+pub(super) fn blocks(page: &str, machines: &[&str]) -> Vec<Block> {
     let mut blocks = Vec::new();
     let mut lines = (1..).zip(page.lines());
     while let Some((line, first)) = lines.next() {

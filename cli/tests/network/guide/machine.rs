@@ -1,6 +1,6 @@
 //! A machine of the guide: a network namespace with directories of its own.
 
-use crate::page::{Block, How, Kind};
+use super::page::{Block, How, Kind};
 use hawser_testbed::netns::Namespace;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -28,8 +28,8 @@ echo ready
 exec sleep infinity";
 
 /// A machine, as its user sees it.
-pub(crate) struct Machine {
-    pub(crate) name: &'static str,
+pub(super) struct Machine {
+    pub(super) name: &'static str,
     /// A process with the machine's network and directories.
     holder: Child,
     home: PathBuf,
@@ -44,7 +44,7 @@ pub(crate) struct Machine {
 impl Machine {
     /// Makes a machine in `namespace`. `homes` has a home for each machine, `documents` is what the
     /// package puts into `/usr/share/doc/hawser`.
-    pub(crate) fn start(
+    pub(super) fn start(
         name: &'static str,
         namespace: &Namespace,
         homes: &Path,
@@ -77,7 +77,7 @@ impl Machine {
     }
 
     /// Does what a block says, as a reader would.
-    pub(crate) fn follow(&mut self, block: &Block) {
+    pub(super) fn follow(&mut self, block: &Block) {
         match &block.kind {
             Kind::Commands(How::Here) => self.run(block),
             Kind::Commands(How::Background) => {
@@ -202,7 +202,7 @@ fn children(process: u32) -> Vec<u32> {
 }
 
 /// Writes a program that machines find before the system's.
-pub(crate) fn add_program(homes: &Path, name: &str, script: &str) {
+pub(super) fn add_program(homes: &Path, name: &str, script: &str) {
     let directory = homes.join("programs");
     fs::create_dir_all(&directory).unwrap();
     let file = directory.join(name);
