@@ -72,8 +72,8 @@ use tracing::{info, warn};
 /// Interval at which arrival records are read. The ring holds 65,536 of them.
 const OBSERVE_EVERY: Duration = Duration::from_millis(10);
 
-/// Interval at which the status is written and the interfaces are checked.
-const STATUS_EVERY: Duration = Duration::from_secs(1);
+/// Interval at which the interfaces are checked and, unless [`Args`] says otherwise, the status is written.
+const CHECK_EVERY: Duration = Duration::from_secs(1);
 
 /// Interval at which next hops are resolved again.
 const FOLLOW_EVERY: Duration = Duration::from_secs(5);
@@ -98,6 +98,9 @@ pub struct Args {
     /// Remove the deduplication that an earlier agent of this node left in the kernel, and exit
     #[arg(long)]
     pub detach: bool,
+    /// Interval at which the status is written. No option: tests wait for less than a second.
+    #[arg(skip = CHECK_EVERY)]
+    pub status_every: Duration,
 }
 
 /// Runs the agent until SIGINT or SIGTERM. SIGHUP makes it reload flows, policies and keys.
@@ -119,7 +122,7 @@ pub fn run(args: &Args) -> Result<()> {
     // Caught before anything that takes time: a signal must neither be missed nor kill an agent
     // that is starting.
     let signals = Signals::catch()?;
-    Agent::start(config)?.run(&args.config, &signals)
+    Agent::start(config)?.run(args, &signals)
 }
 
 /// A running node.
@@ -190,41 +193,45 @@ impl Agent {
         Ok(agent)
     }
 
-    fn run(mut self, file: &Path, signals: &Signals) -> Result<()> {
-        let (mut next_status, mut next_follow) = (Instant::ZERO, Instant::ZERO);
+    fn run(mut self, args: &Args, signals: &Signals) -> Result<()> {
+        let (mut next_status, mut next_check) = (Instant::ZERO, Instant::ZERO);
+        let mut next_follow = Instant::ZERO;
         let (mut next_reaction, mut has_changed) = (Instant::ZERO, false);
         while !signals.stop.load(Ordering::Relaxed) {
             let now = monotonic_now();
             self.poll(now);
             if signals.reload.swap(false, Ordering::Relaxed) {
-                let outcome = self.reconfigure(file);
+                let outcome = self.reconfigure(&args.config);
                 self.status_file.configuration_reloaded(outcome);
-                next_status = now;
+                (next_status, next_check) = (now, now);
             }
-            let status_is_due = now >= next_status;
-            if status_is_due {
-                next_status = now + STATUS_EVERY;
-                self.update_status(now);
+            if now >= next_status {
+                next_status = now + args.status_every;
+                self.write_status();
+            }
+            let check_is_due = now >= next_check;
+            if check_is_due {
+                next_check = now + CHECK_EVERY;
+                self.check(now);
             }
             has_changed |= self.monitor.has_changed();
             let reacts = has_changed && now >= next_reaction;
-            if now >= next_follow || reacts || (status_is_due && self.node.should_follow()) {
+            if now >= next_follow || reacts || (check_is_due && self.node.should_follow()) {
                 has_changed = false;
                 (next_follow, next_reaction) = (now + FOLLOW_EVERY, now + REACT_EVERY);
                 self.follow();
             }
-            if status_is_due {
+            if check_is_due {
                 self.check_reach(now);
             }
             self.wait();
         }
-        self.stop(file);
+        self.stop(&args.config);
         Ok(())
     }
 
-    /// Writes the status, and does what else is due as often.
-    fn update_status(&mut self, now: Instant) {
-        self.write_status();
+    /// Follows what may have changed within a second.
+    fn check(&mut self, now: Instant) {
         self.node
             .follow_addresses()
             .unwrap_or_else(|error| warn!("{error:#}"));

@@ -5,9 +5,13 @@ use hawser_service::Logging;
 use hawser_testbed::program;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
+use std::time::Duration;
 
 /// The test that plays them.
 const PLAYER: &str = "support::program::is_hawser_when_told_to";
+
+/// Interval at which agents write their status, for which most tests wait.
+const STATUS_EVERY: Duration = Duration::from_millis(100);
 
 /// The commands of `hawser` that nodes and a controller need.
 #[derive(Parser)]
@@ -34,7 +38,10 @@ pub(crate) fn hawser_in(folder: &Path, tests: &Path) -> PathBuf {
 
 fn run(cli: &Cli) -> u8 {
     let outcome = match cli {
-        Cli::Agent(args) => hawser_agent::run(args),
+        Cli::Agent(args) => hawser_agent::run(&hawser_agent::Args {
+            status_every: STATUS_EVERY,
+            ..args.clone()
+        }),
         Cli::Status(args) => hawser_agent::status::run(args),
         Cli::Keygen { file } => hawser_agent::generate_key(file).map_err(Into::into),
         Cli::Controller(args) => hawser_controller::run(args),
