@@ -355,7 +355,7 @@ fn trains_of_local_senders_survive_the_end_of_the_agent() {
     };
     let mut rig = Rig::replicating(&replication);
     let reports = rig.under_local_trains(|edges, _| {
-        for _ in 0..3 {
+        for _ in 0..2 {
             let before = egress_copies(edges, 2);
             await_copies(edges, 2, before);
             assert!(edges.ingress_agent.terminate().unwrap().success());
