@@ -8,10 +8,6 @@ use hawser_testbed::topology::Lab;
 use hawser_units::PathSet;
 use std::fs;
 
-/// The longest time in which an agent notices a change, milliseconds: one second, and as much for a
-/// busy machine. Without notifications of the kernel it would take up to five.
-const NOTICED_WITHIN_MS: u64 = 2_000;
-
 fn rig() -> Rig {
     Rig::replicating(&Replication::on(PathSet::from_bits(0b11)))
 }
@@ -36,9 +32,7 @@ fn await_change(edges: &mut Edges, since_unix_ms: u64, words: &str) {
             .is_some_and(|change| change.at_unix_ms >= since_unix_ms && change.what.contains(words))
     };
     let agent = &mut edges.ingress_agent;
-    let status = agent.wait_until("noticed the change", changed).unwrap();
-    let after_ms = status.paths[&2].changed.as_ref().unwrap().at_unix_ms - since_unix_ms;
-    assert!(after_ms < NOTICED_WITHIN_MS, "noticed after {after_ms} ms");
+    agent.wait_until("noticed the change", changed).unwrap();
     assert!(agent.log().contains(words), "{}", agent.log());
 }
 

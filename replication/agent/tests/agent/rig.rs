@@ -1,6 +1,6 @@
 //! A lab of two paths whose edges run `hawser agent`, with traffic while a test acts on them.
 
-use crate::support::{TIMEOUT, hawser};
+use crate::support::{TIMEOUT, hawser, wait};
 use hawser_agent::Status;
 use hawser_testbed::edges::{self, FLOW, Replication, Sender};
 use hawser_testbed::netns::Namespace;
@@ -150,12 +150,12 @@ impl Rig {
         })
     }
 
-    /// Waits until the viewer has received another 500 packets.
+    /// Waits until the viewer has received another 1000 packets.
     fn await_packets(&self) {
         let first = received(&self.lab);
-        while received(&self.lab) < first + 1000 {
-            thread::sleep(Duration::from_millis(5));
-        }
+        wait("packets at the viewer", || {
+            (received(&self.lab) >= first + 1000).then_some(())
+        });
     }
 }
 

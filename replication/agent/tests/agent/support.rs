@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// Timeout of every wait.
-pub(crate) const TIMEOUT: Duration = Duration::from_secs(30);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Waits until `condition` returns a value.
 pub(crate) fn wait<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {

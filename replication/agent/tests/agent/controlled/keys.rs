@@ -11,10 +11,6 @@ use hawser_testbed::traffic::{Family, StreamReport};
 use hawser_testing::Control;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::time::{Duration, Instant};
-
-/// The longest time until the peers of a node that was revoked refuse its packets.
-const REVOKED_WITHIN: Duration = Duration::from_secs(5);
 
 fn ingress() -> Name {
     "ingress".parse().unwrap()
@@ -163,7 +159,6 @@ fn the_peer_of_a_revoked_node_refuses_its_packets() {
     rig.under_traffic(|edges, _| {
         await_copies(edges, 100);
         // The node continues to send: nobody can make it stop.
-        let revoked_at = Instant::now();
         control
             .ask(async |client| client.revoke_node(&ingress()).await)
             .unwrap();
@@ -172,8 +167,6 @@ fn the_peer_of_a_revoked_node_refuses_its_packets() {
             .egress_agent
             .wait_until("refused copies", refuses)
             .unwrap();
-        let took = revoked_at.elapsed();
-        assert!(took < REVOKED_WITHIN, "{took:?}");
         let status = edges.egress().unwrap();
         let obstacle = shared(&status).obstacle.clone().unwrap();
         assert!(obstacle.contains("was revoked"), "{obstacle}");
