@@ -25,8 +25,8 @@ const STREAM_BYTES: u64 = 88 << 10;
 
 const CLIENTS: u64 = 100;
 
-/// Handshakes of one source, more than a server has slots.
-const HALF_OPEN: usize = 600;
+/// Handshakes of one source, more than a server has slots for unknown sources.
+const HALF_OPEN: usize = 400;
 
 /// Bytes of notices from one client.
 const FLOOD_BYTES: usize = 6_000_000;
@@ -260,7 +260,7 @@ async fn half_open(
                     .connect_with(config.clone(), server.parse().unwrap(), "one")
                     .unwrap()
                     .await;
-                tokio::time::sleep(Duration::from_millis(100)).await;
+                tokio::time::sleep(Duration::from_millis(500)).await;
             }
         })
     };
