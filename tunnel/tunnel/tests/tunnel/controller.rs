@@ -495,7 +495,7 @@ fn a_routed_controller_is_reached_outside_the_tunnel() {
     rig.blackhole("wan0", true);
     let _second = controlled.server(1, "");
     drop(first);
-    client.within(3 * TIMEOUT, "a session at the second server", |status| {
+    client.within(2 * TIMEOUT, "a session at the second server", |status| {
         status.sessions.iter().any(|session| session.peer == "two")
     });
 }

@@ -1,15 +1,12 @@
 //! Servers that fail, exit, or come back, and devices that other programs change or remove.
 
-use crate::rig::{End, HOST4, HOST6, PORT, Rig, TIMEOUT, nft};
+use crate::rig::{End, GOES_ON, HOST4, HOST6, PORT, Rig, TIMEOUT, nft};
 use crate::traffic::{Connection, Flood, echo};
 use hawser_testbed::netns::Namespace;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::net::UdpSocket;
 use std::time::{Duration, Instant};
-
-/// The longest time from the death of a server to a session at another one.
-const FAILOVER: Duration = Duration::from_secs(3);
 
 const NO_NAT: &str = "nat = false";
 
@@ -31,18 +28,13 @@ fn connections_survive_the_death_of_a_server() {
     let connection = Connection::open(&rig.client, &rig.host, HOST4);
     connection.wait_for_progress();
 
-    let start = Instant::now();
     drop(servers[dying].take());
-    let after = client.within(TIMEOUT, "a session at the other server", |status| {
+    let after = client.within(GOES_ON, "a session at the other server", |status| {
         status
             .sessions
             .iter()
             .any(|session| name_of(session) != dying)
     });
-
-    // The status is written every second; the session may be older than its first status.
-    let opened = Duration::from_millis(after.sessions[0].since_unix_ms) - since_1970(start);
-    assert!(opened < FAILOVER, "{opened:?}");
     assert_eq!(after.sessions[0].addresses, before.addresses);
     rig.route_back_by(1 - dying);
     connection.wait_for_progress();
@@ -74,12 +66,13 @@ fn a_hangup_does_not_end_a_client() {
 #[test]
 fn a_server_that_ends_is_left_in_time() {
     let rig = Rig::new();
-    let mut servers = [0, 1].map(|number| Some(rig.server(number, NO_NAT, "")));
+    let waits = format!("{NO_NAT}\ndrain_s = 3600");
+    let mut servers = [0, 1].map(|number| Some(rig.server(number, &waits, "")));
     let client = rig.client("");
     let before = client.session();
     let ending = name_of(&before);
-    let start = Instant::now();
 
+    // It does not have to wait for `drain_s`.
     assert!(
         servers[ending]
             .take()
@@ -88,13 +81,6 @@ fn a_server_that_ends_is_left_in_time() {
             .stop(TIMEOUT)
             .unwrap()
             .success()
-    );
-
-    // It did not have to wait for `drain_s`, 10 s.
-    assert!(
-        start.elapsed() < Duration::from_secs(5),
-        "{:?}",
-        start.elapsed()
     );
     let after = client.until("a session at the other server", |status| {
         status
@@ -571,11 +557,4 @@ fn a_client_takes_the_nearest_server() {
         drop(flood);
         shape(&format!("delete dev {far} root"));
     }
-}
-
-fn since_1970(at: Instant) -> Duration {
-    let now = std::time::SystemTime::now()
-        .duration_since(std::time::UNIX_EPOCH)
-        .unwrap();
-    now - at.elapsed()
 }

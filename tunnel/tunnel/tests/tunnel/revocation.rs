@@ -7,7 +7,6 @@ use nix::unistd::Pid;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use std::fs;
-use std::time::Duration;
 
 /// A server and its file.
 struct Reloaded<'a> {
@@ -37,8 +36,7 @@ impl Reloaded<'_> {
     }
 
     fn wait_until_ended(&self, client: &str) {
-        let limit = Duration::from_secs(1);
-        self.end.within(limit, "the session has ended", |status| {
+        self.end.until("the session has ended", |status| {
             status.sessions.iter().all(|session| session.peer != client)
         });
     }

@@ -14,8 +14,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// The time limit for anything that is not measured.
-pub(crate) const TIMEOUT: Duration = Duration::from_secs(20);
+/// The time limit of every wait.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(45);
+
+/// The time limit for traffic to go on after a fault: less than the idle timeout of a connection, 30 s.
+pub(crate) const GOES_ON: Duration = Duration::from_secs(20);
 
 /// The host's addresses, and the port of the servers.
 pub(crate) const HOST4: &str = "198.51.100.9";
@@ -38,7 +41,14 @@ impl Rig {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Relaxed);
         let named = |name: &str| {
-            Namespace::create(format!("hawser-tt{}-{number}-{name}", std::process::id())).unwrap()
+            let name = format!("hawser-tt{}-{number}-{name}", std::process::id());
+            let namespace = Namespace::create(name).unwrap();
+            // Neighbours are resolved at once, and not after a second.
+            for which in ["all", "default"] {
+                let key = format!("net.ipv6.conf.{which}.accept_dad");
+                namespace.sysctl(&key, "0").unwrap();
+            }
+            namespace
         };
         let rig = Rig {
             client: named("client"),
@@ -52,86 +62,37 @@ impl Rig {
         rig
     }
 
+    /// Connects the namespaces. One run of `ip` for each makes its links, and one sets its addresses and routes.
     fn cable(&self) {
+        let mut cables = Cables::default();
         for (uplink, name) in UPLINKS.iter().enumerate() {
-            self.wire(
-                &self.client,
-                name,
-                &self.router,
-                name,
-                &format!("10.1.{uplink}"),
-                &format!("fd01:{uplink}"),
+            let (ipv4, ipv6) = (format!("10.1.{uplink}"), format!("fd01:{uplink}"));
+            cables.wire((&self.client, name), (&self.router, name), &ipv4, &ipv6);
+            let routes = format!(
+                "route add default via {ipv4}.2 dev {name} metric {m}\n\
+                 route add default via {ipv6}::2 dev {name} metric {m}\n",
+                m = 100 + uplink
             );
-            self.client
-                .ip(&format!(
-                    "route add default via 10.1.{uplink}.2 dev {name} metric {m}\n\
-                     route add default via fd01:{uplink}::2 dev {name} metric {m}",
-                    m = 100 + uplink
-                ))
-                .unwrap();
+            cables.at(&self.client, &routes);
         }
         for (number, server) in self.servers.iter().enumerate() {
-            let to_router = (format!("203.0.{number}"), format!("fd20:{number}"));
-            self.wire(
-                server,
-                "net",
-                &self.router,
-                &format!("to{number}"),
-                &to_router.0,
-                &to_router.1,
+            let to = format!("to{number}");
+            let (ipv4, ipv6) = (format!("203.0.{number}"), format!("fd20:{number}"));
+            cables.wire((server, "net"), (&self.router, &to), &ipv4, &ipv6);
+            let (lan4, lan6) = (format!("198.51.{number}"), format!("fd51:{number}"));
+            cables.wire((server, "lan"), (&self.host, &to), &lan4, &lan6);
+            let routes = format!(
+                "route add default via {ipv4}.2\nroute add default via {ipv6}::2\n\
+                 route add {HOST4} via {lan4}.2 dev lan\nroute add {HOST6} via {lan6}::2 dev lan\n"
             );
-            server
-                .ip(&format!(
-                    "route add default via 203.0.{number}.2\nroute add default via fd20:{number}::2"
-                ))
-                .unwrap();
-            let to_host = (format!("198.51.{number}"), format!("fd51:{number}"));
-            self.wire(
-                server,
-                "lan",
-                &self.host,
-                &format!("to{number}"),
-                &to_host.0,
-                &to_host.1,
-            );
-            server
-                .ip(&format!(
-                    "route add {HOST4} via 198.51.{number}.2 dev lan\nroute add {HOST6} via fd51:{number}::2 dev lan"
-                ))
-                .unwrap();
+            cables.at(server, &routes);
             forwards(server);
         }
         forwards(&self.router);
-        self.host
-            .ip(&format!(
-                "addr add {HOST4}/32 dev lo\naddr add {HOST6}/128 dev lo nodad"
-            ))
-            .unwrap();
+        let addresses = format!("addr add {HOST4}/32 dev lo\naddr add {HOST6}/128 dev lo nodad\n");
+        cables.at(&self.host, &addresses);
+        cables.lay();
         self.route_back_by(0);
-    }
-
-    /// Connects two namespaces; the first end has the address `.1`, the other one `.2`.
-    fn wire(
-        &self,
-        one: &Namespace,
-        device: &str,
-        other: &Namespace,
-        peer: &str,
-        ipv4: &str,
-        ipv6: &str,
-    ) {
-        let there = other.name();
-        one.ip(&format!(
-            "link add {device} type veth peer name {peer} netns {there}"
-        ))
-        .unwrap();
-        for (end, device, own) in [(one, device, 1), (other, peer, 2)] {
-            end.ip(&format!(
-                "addr add {ipv4}.{own}/24 dev {device}\naddr add {ipv6}::{own}/64 dev {device} nodad\n\
-                 link set {device} up"
-            ))
-            .unwrap();
-        }
     }
 
     /// Sets the server to which the host sends packets for inner addresses, as a routing protocol
@@ -348,6 +309,53 @@ impl Drop for Rig {
             let _ = namespace.kill_processes();
             let _ = namespace.delete();
         }
+    }
+}
+
+/// The commands that connect namespaces: first the links, then addresses and routes.
+#[derive(Default)]
+struct Cables<'a> {
+    links: Vec<(&'a Namespace, String)>,
+    addresses: Vec<(&'a Namespace, String)>,
+}
+
+impl<'a> Cables<'a> {
+    /// Connects two devices; the first has the address `.1`, the other one `.2`.
+    fn wire(
+        &mut self,
+        (one, device): (&'a Namespace, &str),
+        (other, peer): (&'a Namespace, &str),
+        ipv4: &str,
+        ipv6: &str,
+    ) {
+        let there = other.name();
+        let link = format!("link add {device} type veth peer name {peer} netns {there}\n");
+        add(&mut self.links, one, &link);
+        for (end, device, own) in [(one, device, 1), (other, peer, 2)] {
+            let addresses = format!(
+                "addr add {ipv4}.{own}/24 dev {device}\naddr add {ipv6}::{own}/64 dev {device} nodad\n\
+                 link set {device} up\n"
+            );
+            self.at(end, &addresses);
+        }
+    }
+
+    fn at(&mut self, namespace: &'a Namespace, commands: &str) {
+        add(&mut self.addresses, namespace, commands);
+    }
+
+    fn lay(&self) {
+        for (namespace, commands) in self.links.iter().chain(&self.addresses) {
+            namespace.ip(commands).unwrap();
+        }
+    }
+}
+
+/// Adds commands to those of a namespace.
+fn add<'a>(all: &mut Vec<(&'a Namespace, String)>, namespace: &'a Namespace, commands: &str) {
+    match all.iter_mut().find(|(other, _)| *other == namespace) {
+        Some((_, text)) => text.push_str(commands),
+        None => all.push((namespace, commands.to_owned())),
     }
 }
 

@@ -9,17 +9,13 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const SERVER: &str = "203.0.0.1";
 const TCP_PORT: u16 = 443;
 
-/// The time in which a server expects a client's first message, which is longer than the one for the TLS
-/// handshake.
-const FIRST_MESSAGE_LIMIT: Duration = Duration::from_secs(10);
-
-/// The time in which a client notices that UDP works again.
-const UDP_RETRY: Duration = Duration::from_secs(40);
+/// The time in which a client notices that UDP works again: it tries every 30 s.
+const UDP_RETRY: Duration = Duration::from_secs(75);
 
 fn server(rig: &Rig) -> End {
     rig.server(0, &listen_tcp(), "")
@@ -130,14 +126,7 @@ fn streams_that_no_client_opened_are_refused() {
     let connect = || connect_silently(&rig, 1).pop().unwrap();
     connect().write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
     server.wait_until_counted("connection_handshake", 1);
-    let start = Instant::now();
-    let mut silent = connect();
-    assert_eq!(silent.read(&mut [0]).unwrap(), 0, "closed");
-    assert!(
-        start.elapsed() < FIRST_MESSAGE_LIMIT,
-        "after {:?}",
-        start.elapsed()
-    );
+    assert_eq!(connect().read(&mut [0]).unwrap(), 0, "closed");
     server.wait_until_counted("connection_timeout", 1);
 
     // A client of the authority that the server does not admit any more.
@@ -207,7 +196,7 @@ fn a_captive_portal_is_named() {
     let addresses = format!("\"[fd20:0::1]:{PORT}\", \"{SERVER}:{PORT}\"");
     let client = start_client_to(&rig, "kill_switch = true", &addresses);
     let page = "it names \"http://portal.example/login\"";
-    client.within(Duration::from_secs(40), page, |status| {
+    client.within(UDP_RETRY, page, |status| {
         let mut uplinks = status.uplinks.iter();
         !status.uplinks.is_empty() && uplinks.all(|uplink| uplink.state.contains(page))
     });
