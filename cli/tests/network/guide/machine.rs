@@ -12,7 +12,18 @@ use std::time::{Duration, Instant};
 use wildmatch::WildMatch;
 
 /// The time that a reader needs for the next command.
-const PAUSE: Duration = Duration::from_secs(6);
+const PAUSE: Duration = Duration::from_secs(2);
+
+/// Commands that run until they are ended, and what they say when they are ready.
+const READY: [(&str, &str); 7] = [
+    ("hawser agent ", "agent running"),
+    ("hawser controller ", "controller ready"),
+    ("hawser publish ", "publishing by push"),
+    ("hawser relay ", "publisher found"),
+    ("hawser serve ", "publishing"),
+    ("hawser tunnel client ", "session opened"),
+    ("hawser tunnel server ", "listening for clients"),
+];
 
 /// The time in which every command has to end.
 const TIMEOUT: Duration = Duration::from_secs(120);
@@ -84,6 +95,7 @@ impl Machine {
                 let child = self.spawn(block);
                 self.background.push(child);
                 self.newest_is_apart = true;
+                self.await_ready(block);
                 std::thread::sleep(PAUSE);
             }
             Kind::Commands(How::End) => {
@@ -131,6 +143,19 @@ impl Machine {
             own.display(),
             programs.display()
         )
+    }
+
+    /// Waits until the newest commands say that they are ready, if they do.
+    fn await_ready(&self, block: &Block) {
+        let start = Instant::now();
+        let mut says = READY
+            .iter()
+            .filter(|(command, _)| block.text.contains(command));
+        let ready = says.next().map_or("", |(_, ready)| ready);
+        while !self.printed().contains(ready) {
+            assert!(start.elapsed() < TIMEOUT, "{block}\n{}", self.printed());
+            std::thread::sleep(Duration::from_millis(20));
+        }
     }
 
     fn wait(&self, child: &mut Child, block: &Block) -> Option<i32> {
