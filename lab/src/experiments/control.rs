@@ -40,6 +40,9 @@ const ARRIVALS_PER_S: f64 = 200.0;
 /// nodes.
 const CHANGES_PER_S: f64 = 50.0;
 
+/// The longest time for which changes are awaited after the measurement.
+const ARRIVAL: Duration = Duration::from_secs(30);
+
 /// The target of the 99th percentile of latencies in milliseconds.
 const TARGET_P99_MS: f64 = 50.0;
 
@@ -297,7 +300,10 @@ impl Work {
         );
         let machine_cpu = measure::machine_cpu()? - machine_from;
         // Changes that have not arrived yet still count.
-        self.pause(Duration::from_secs(2)).await?;
+        let late = Instant::now() + ARRIVAL;
+        while !fleet.lost_changes().is_empty() && Instant::now() < late {
+            self.pause(Duration::from_millis(50)).await?;
+        }
         latencies.end();
         lag.abort();
         let etcd = etcd_from.zip(etcd_to).zip(measured.etcd_database_bytes()?);
