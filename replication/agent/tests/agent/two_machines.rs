@@ -15,8 +15,8 @@ use stream::Stream;
 /// The datagrams that a killed agent may take with it, of those of half a second.
 const MAX_LOST_KILLED: u64 = datagrams::RATE_PPS as u64 / 2;
 
-/// The datagrams that may be lost while routes change.
-const MAX_LOST: u64 = datagrams::RATE_PPS as u64 / 50;
+/// The datagrams that may be lost while routes change, of those of 150 ms.
+const MAX_LOST: u64 = datagrams::RATE_PPS as u64 * 150 / 1000;
 
 /// Number of frames per second.
 const FRAMES_PER_SECOND: usize = 30;
