@@ -250,8 +250,11 @@ async fn half_open(
         ),
     );
     let config = quic(&rig.authority, rig.folder.path(), "deaf");
-    let begin = |address: &String| {
-        let (endpoint, config) = (endpoint_at(address), config.clone());
+    // One for each address: the buffers of an endpoint are large, and each process that the tests start is a
+    // fork of this one.
+    let endpoints: Vec<_> = addresses.iter().map(|own| endpoint_at(own)).collect();
+    let begin = |endpoint: Endpoint| {
+        let config = config.clone();
         tokio::spawn(async move {
             loop {
                 // Each attempt fails after a while and is repeated, a little later if it was
@@ -264,12 +267,8 @@ async fn half_open(
             }
         })
     };
-    addresses
-        .iter()
-        .cycle()
-        .take(HALF_OPEN)
-        .map(begin)
-        .collect()
+    let endpoints = endpoints.into_iter().cycle().take(HALF_OPEN);
+    endpoints.map(begin).collect()
 }
 
 #[test]
