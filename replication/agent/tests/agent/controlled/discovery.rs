@@ -9,6 +9,7 @@ use hawser_model::topology::{Topology, TopologyPath};
 use hawser_testbed::topology::{Edge, Lab};
 use hawser_testbed::traffic::{Family, StreamReport};
 use hawser_testing::Control;
+use std::net::IpAddr;
 
 fn topology(control: &Control) -> Topology {
     let asked = control.ask(async |client| client.topology(None, None).await);
@@ -169,6 +170,11 @@ fn a_path_follows_addresses_and_outlives_a_restart() {
     let kept = path_over(&controlled.control, "path2").unwrap();
     assert_eq!((kept.number, kept.flows), (second, vec![stage()]));
 
+    let moved: IpAddr = [10, 1, 2, 77].into();
+    controlled.await_saved(|saved| {
+        let mut paths = saved.discovery.paths.iter();
+        paths.any(|path| path.number == second && path.way.ends.remote == moved)
+    });
     controlled.kill_controller();
     let edges = &mut controlled.rig.edges;
     edges.ingress_agent.kill().unwrap();

@@ -1,8 +1,9 @@
 //! A lab of two paths whose edges are under a controller in a network of its own.
 
 use crate::rig::{Edges, Rig};
-use crate::support::hawser;
+use crate::support::{hawser, wait};
 use hawser_model::Name;
+use hawser_model::node::Assignment;
 use hawser_model::resource::{Flow, Mode, Override, Pruning, Selector, Trigger};
 use hawser_testbed::process::Process;
 use hawser_testbed::topology::{Lab, Topology};
@@ -115,6 +116,16 @@ impl Controlled {
                 received_code(status) == Some(code)
             })
             .unwrap();
+    }
+
+    /// Waits until the ingress has saved an assignment as wanted, with which its agent starts without a
+    /// controller.
+    pub(super) fn await_saved(&self, is_wanted: impl Fn(&Assignment) -> bool) {
+        let file = self.rig.file("identity/ingress/assignment.json");
+        wait("the saved assignment", || {
+            let saved: Assignment = serde_json::from_slice(&fs::read(&file).ok()?).ok()?;
+            is_wanted(&saved).then_some(())
+        });
     }
 
     /// Kills the controller with SIGKILL.

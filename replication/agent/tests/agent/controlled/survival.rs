@@ -3,7 +3,6 @@
 use super::rig::{Controlled, received_code, sent_code, stage, state};
 use crate::rig::{Edges, IN_FLIGHT, assert_losses, unplugged};
 use crate::support::wait;
-use hawser_model::node::Assignment;
 use hawser_model::resource::{Flow, Mode, Path, PathHealth};
 use hawser_testbed::edges::Controller as _;
 use hawser_testbed::topology::Edge;
@@ -12,7 +11,6 @@ use hawser_testing::Control;
 use hawser_units::PolicyCode;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use std::fs;
 
 /// Starts two connected agents, and returns the flow that the test creates under traffic.
 fn before_the_flow() -> (Controlled, Flow) {
@@ -104,11 +102,7 @@ fn agents_start_by_the_last_policy_without_a_controller() {
     controlled.await_code(0b10);
     controlled.fix(0b11);
     controlled.await_code(0b11);
-    let saved = controlled.rig.file("identity/ingress/assignment.json");
-    wait("the saved policy", || {
-        let saved: Assignment = serde_json::from_slice(&fs::read(&saved).ok()?).ok()?;
-        (saved.sends[0].policy.code == PolicyCode(0b11)).then_some(())
-    });
+    controlled.await_saved(|saved| saved.sends[0].policy.code == PolicyCode(0b11));
     controlled.kill_controller();
     let reports = controlled.rig.under_traffic(|edges, _| {
         await_copies(edges);
