@@ -4,6 +4,8 @@ use crate::silence;
 use anyhow::{Context, Result, bail, ensure};
 use cargo_metadata::camino::Utf8PathBuf;
 use cargo_metadata::{Artifact, CompilerMessage, Message, Metadata};
+use std::cmp::Reverse;
+use std::fs;
 use std::io::BufReader;
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
@@ -93,7 +95,7 @@ fn program(artifact: Artifact) -> Result<Option<Program>> {
     }))
 }
 
-/// Runs programs, several at a time, and passes the output of each to `finished` when it has ended, with whether it succeeded.
+/// Runs programs, several at a time, those with the most code first because they take the longest, and passes the output of each to `finished` when it has ended, with whether it succeeded.
 ///
 /// # Errors
 /// If one cannot be started.
@@ -103,7 +105,10 @@ pub(crate) fn run(
     finished: impl Fn(&Program, &str, bool) + Sync,
 ) -> Result<()> {
     let this = silence::this_program()?;
-    let next = Mutex::new(programs.iter());
+    let bytes = |program: &&Program| fs::metadata(&program.executable).map_or(0, |file| file.len());
+    let mut programs: Vec<_> = programs.iter().collect();
+    programs.sort_by_key(|program| Reverse(bytes(program)));
+    let next = Mutex::new(programs.into_iter());
     let one_after_the_other = || -> Result<()> {
         loop {
             // Not in the condition of a loop, where it would be locked while the program runs.

@@ -33,9 +33,8 @@ const KERNEL: &str = "kernel-tests";
 /// The feature that tests require which need programs of others: `make interop` runs them.
 const INTEROP: &str = "interop-tests";
 
-/// Number of pure test programs that run at the same time. Tests of networks wait for processes with a time limit, so their
-/// programs run one after the other.
-const PURE_PROGRAMS_AT_ONCE: usize = 2;
+/// Number of test programs that run at the same time.
+const PROGRAMS_AT_ONCE: usize = 2;
 
 /// Number of tests per core that a program runs at the same time. Many wait for other processes and for timers.
 const TESTS_PER_CORE: usize = 2;
@@ -167,13 +166,13 @@ impl Run {
     ) -> Result<()> {
         self.step("tests: eBPF", |count| {
             let tests = tests_of(workspace, |requires| requires(EBPF) && !requires(NETWORK));
-            tests_as_root(&tests, root, machine::without_ebpf, &threads(1)?, count)
+            tests_as_root(&tests, root, machine::without_ebpf, &threads()?, count)
         })?;
         let without_network =
             |root: &Root| machine::without_ebpf(root).or_else(|| machine::without_namespaces(root));
         self.step("tests: network", |count| {
             let tests = tests_of(workspace, |requires| requires(NETWORK));
-            tests_as_root(&tests, root, without_network, &threads(1)?, count)
+            tests_as_root(&tests, root, without_network, &threads()?, count)
         })?;
         self.step("tests: real time", |count| {
             let tests = tests_of(workspace, |requires| requires(REAL_TIME));
@@ -347,13 +346,9 @@ fn tests_of(
 /// Runs the tests that do not need root, except those of products if these run alone. Documentation examples need a run of
 /// their own, because cargo does not combine them with other tests.
 fn pure_tests(workspace: &Metadata, is_alone: bool, count: &mut Count) -> Result<Outcome> {
-    let tests = run(
-        pure(workspace),
-        &[],
-        &threads(PURE_PROGRAMS_AT_ONCE)?,
-        count,
-        |program| !(is_alone && alone::products().any(|product| program.is_of(workspace, product))),
-    )?;
+    let tests = run(pure(workspace), &[], &threads()?, count, |program| {
+        !(is_alone && alone::products().any(|product| program.is_of(workspace, product)))
+    })?;
     let mut command = test_command(&[])?;
     command.arg("--doc");
     let examples = counted(command, count)?;
@@ -402,7 +397,7 @@ pub(crate) fn test_alone(seen: &Metadata, product: &str) -> Result<()> {
     match run(
         build,
         &[],
-        &threads(PURE_PROGRAMS_AT_ONCE)?,
+        &threads()?,
         &mut Count::default(),
         is_of_product,
     )? {
@@ -417,10 +412,10 @@ struct Threads {
     tests: usize,
 }
 
-fn threads(programs: usize) -> Result<Threads> {
+fn threads() -> Result<Threads> {
     let cores = std::thread::available_parallelism()?.get();
     Ok(Threads {
-        programs,
+        programs: PROGRAMS_AT_ONCE,
         tests: cores * TESTS_PER_CORE,
     })
 }
