@@ -6,6 +6,7 @@ pub mod command;
 pub mod experiment;
 pub mod experiments;
 pub mod plot;
+pub mod programs;
 pub mod record;
 mod recordings;
 mod relays;

@@ -2,8 +2,8 @@
 
 use anyhow::{Context, Result};
 use hawser_qoe::{Frame, Window};
-use hawser_testbed::push::PushLogs;
-use hawser_testbed::stream::Logs;
+use crate::programs::push::PushLogs;
+use crate::programs::stream::Logs;
 use hawser_units::Instant;
 use hawser_view::Row as PushRow;
 use hawser_view::pull::timeline::{self, Arrival, Row};

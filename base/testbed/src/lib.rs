@@ -4,19 +4,14 @@
 //! The programs are started as processes. Nothing here depends on their code, so that their own
 //! tests can use it.
 
-pub mod certificates;
 pub mod counters;
 pub mod edges;
 pub mod emulator;
-mod ends;
 pub mod logs;
 #[allow(unsafe_code, reason = "system calls that no safe wrapper covers")]
 pub mod netns;
 #[allow(unsafe_code, reason = "system calls that no safe wrapper covers")]
 pub mod process;
 pub mod program;
-pub mod push;
-pub mod stream;
 pub mod topology;
 pub mod traffic;
-pub mod tunnel;

@@ -4,11 +4,11 @@ use anyhow::{Context, Result, ensure};
 use bytes::Bytes;
 use hawser_io::interface;
 use hawser_quic::{Congestion, Live, Transport};
-use hawser_testbed::certificates;
+use crate::programs::certificates;
 use hawser_testbed::netns::Namespace;
 use hawser_testbed::process::Process;
 use hawser_testbed::topology::Claim;
-use hawser_testbed::tunnel::{
+use crate::programs::tunnel::{
     DEVICE, INNER, SERVER, TIMEOUT, TunnelProcesses, wait_for, wait_for_route,
 };
 use nix::sys::socket::setsockopt;

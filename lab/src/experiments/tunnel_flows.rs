@@ -14,7 +14,7 @@ use hawser_qoe::{Frame, Window, measure};
 use hawser_testbed::emulator::{EmulatedPath, Emulator};
 use hawser_testbed::netns::Namespace;
 use hawser_testbed::topology::{Lab, Topology, network_egress, network_ingress};
-use hawser_testbed::tunnel::{DEVICE, INNER, TunnelProcesses, route_to_server, wait_for_route};
+use crate::programs::tunnel::{DEVICE, INNER, TunnelProcesses, route_to_server, wait_for_route};
 use hawser_units::{Bitrate, Instant};
 use std::fmt;
 use std::fs;

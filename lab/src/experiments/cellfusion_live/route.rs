@@ -6,7 +6,7 @@ use super::{MPTCP, SINGLE};
 use crate::rivals::schemes::Scheme;
 use anyhow::{Context, Result};
 use hawser_testbed::topology::{End, Lab};
-use hawser_testbed::tunnel::route_to_server;
+use crate::programs::tunnel::route_to_server;
 use hawser_tunnel::status::SessionStatus;
 use socket2::{Domain, Protocol, Socket, Type};
 use std::fmt;

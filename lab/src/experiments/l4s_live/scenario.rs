@@ -4,7 +4,7 @@ use crate::experiments::cross_traffic::CrossTraffic;
 use anyhow::{Context, Result};
 use hawser_netem::{Delay, Discipline, DualPi2, LinkConfig, Loss, Probability, Rate, Steps};
 use hawser_testbed::emulator::EmulatedPath;
-use hawser_testbed::push::PushSource;
+use crate::programs::push::PushSource;
 use hawser_testbed::topology::{Lab, network_egress, network_ingress};
 use hawser_units::{Bitrate, PathSet};
 use std::fmt;

@@ -4,7 +4,7 @@ use super::Window;
 use crate::record::read_table;
 use crate::summary::{Case, Metrics, mean, quantile};
 use anyhow::Result;
-use hawser_testbed::push::PushLogs;
+use crate::programs::push::PushLogs;
 use hawser_view::Row as PushRow;
 use serde::Deserialize;
 

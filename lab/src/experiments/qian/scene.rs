@@ -2,7 +2,7 @@ use crate::experiments::five_paths::Variation;
 use crate::experiments::live::{self, LEVELS};
 use anyhow::Result;
 use hawser_model::resource::{Flow, Mode, Pruning, Selector, Trigger};
-use hawser_testbed::stream::Source;
+use crate::programs::stream::Source;
 use hawser_testbed::topology::{Lab, Topology};
 use serde_json::{Map, Value};
 use std::fmt;

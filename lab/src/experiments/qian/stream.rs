@@ -10,7 +10,7 @@ use hawser_agent::Status;
 use hawser_model::resource::Flow;
 use hawser_testbed::counters::{self, Counters};
 use hawser_testbed::edges::Edges;
-use hawser_testbed::stream::Source;
+use crate::programs::stream::Source;
 use hawser_testbed::topology::Lab;
 use hawser_testing::Control;
 use serde_json::Value;

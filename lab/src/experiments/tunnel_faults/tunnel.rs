@@ -3,7 +3,7 @@
 use super::fault::UPLINKS;
 use super::network::{HOST, INNER, Network};
 use anyhow::{Context, Result, bail};
-use hawser_testbed::certificates;
+use crate::programs::certificates;
 use hawser_testbed::netns::Namespace;
 use hawser_testbed::process::Process;
 use hawser_tunnel::status::{SessionStatus, Status};

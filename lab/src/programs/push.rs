@@ -1,13 +1,13 @@
 //! A volumetric stream that is pushed through a lab or its tunnel.
 
-use crate::ends::{self, End, Ends};
-use crate::topology::Stop;
+use super::ends::{self, End, Ends};
+use hawser_testbed::topology::Stop;
 use anyhow::{Context, Result, ensure};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-pub use crate::ends::Places;
+pub use super::ends::Places;
 
 /// The parameters of a stream that is pushed.
 #[derive(Debug, Clone, PartialEq)]

@@ -1,11 +1,11 @@
 //! Tunnel client and server in a lab: the client at the ingress edge, the server at the egress
 //! edge, an uplink for each path.
 
-use crate::certificates;
-use crate::logs::{last_log_lines, redirect};
-use crate::netns::Namespace;
-use crate::process::Process;
-use crate::topology::Lab;
+use super::certificates;
+use hawser_testbed::logs::{last_log_lines, redirect};
+use hawser_testbed::netns::Namespace;
+use hawser_testbed::process::Process;
+use hawser_testbed::topology::Lab;
 use anyhow::{Context, Result, anyhow, ensure};
 use hawser_io::interface;
 use serde::Deserialize;

@@ -1,9 +1,9 @@
 //! The two processes of a stream: a publisher at the source of a lab, and a viewer at the other end.
 
-use crate::logs::{last_log_line, redirect};
-use crate::netns::Namespace;
-use crate::process::Process;
-use crate::topology::{Lab, Stop};
+use hawser_testbed::logs::{last_log_line, redirect};
+use hawser_testbed::netns::Namespace;
+use hawser_testbed::process::Process;
+use hawser_testbed::topology::{Lab, Stop};
 use anyhow::{Context, Result, bail, ensure};
 use hawser_io::clock::unix_ns;
 use std::fs;
@@ -58,24 +58,24 @@ impl<'a> Places<'a> {
     }
 
     /// Returns the address at which the publisher listens.
-    pub(crate) fn address(&self) -> String {
+    pub(super) fn address(&self) -> String {
         SocketAddr::new(self.address, PORT).to_string()
     }
 }
 
 /// A running publisher and its viewer. They stop when this is dropped.
 #[derive(Debug)]
-pub(crate) struct Ends {
+pub(super) struct Ends {
     publisher: End,
     viewer: End,
     directory: PathBuf,
     /// The time at which the first frame had arrived, nanoseconds since 1970.
-    pub(crate) began_ns: u64,
+    pub(super) began_ns: u64,
 }
 
 impl Ends {
     /// Returns the ends of a stream whose first frame has arrived.
-    pub(crate) fn new(publisher: End, viewer: End, directory: &Path) -> Self {
+    pub(super) fn new(publisher: End, viewer: End, directory: &Path) -> Self {
         Ends {
             publisher,
             viewer,
@@ -85,18 +85,18 @@ impl Ends {
     }
 
     /// Returns the path of a log of the stream.
-    pub(crate) fn file(&self, name: &str) -> PathBuf {
+    pub(super) fn file(&self, name: &str) -> PathBuf {
         self.directory.join(name)
     }
 
     /// Returns an error if the publisher or the viewer has exited.
-    pub(crate) fn check_running(&mut self) -> Result<()> {
+    pub(super) fn check_running(&mut self) -> Result<()> {
         self.publisher.check_running()?;
         self.viewer.check_running()
     }
 
     /// Stops both processes.
-    pub(crate) fn stop(mut self) -> Result<()> {
+    pub(super) fn stop(mut self) -> Result<()> {
         self.check_running()?;
         self.viewer.stop()?;
         self.publisher.stop()
@@ -105,7 +105,7 @@ impl Ends {
 
 /// One of the two processes, which writes its messages to `NAME.log`.
 #[derive(Debug)]
-pub(crate) struct End {
+pub(super) struct End {
     process: Process,
     name: &'static str,
     log: PathBuf,
@@ -113,7 +113,7 @@ pub(crate) struct End {
 
 impl End {
     /// Starts the publisher by this command of `hawser`. `configure` adds its arguments.
-    pub(crate) fn publisher(
+    pub(super) fn publisher(
         places: &Places<'_>,
         (binary, name): (&Path, &str),
         directory: &Path,
@@ -131,7 +131,7 @@ impl End {
     }
 
     /// Starts the viewer by this command of `hawser`. `configure` adds its arguments.
-    pub(crate) fn viewer(
+    pub(super) fn viewer(
         places: &Places<'_>,
         (binary, name): (&Path, &str),
         directory: &Path,
@@ -150,7 +150,7 @@ impl End {
 
     /// Waits until the process has written the first row of its table. The publisher has then opened
     /// its recording and captures, the viewer has received a frame.
-    pub(crate) fn await_rows(&mut self, table: &Path, stop: &Stop) -> Result<()> {
+    pub(super) fn await_rows(&mut self, table: &Path, stop: &Stop) -> Result<()> {
         let deadline = Instant::now() + START_TIMEOUT;
         while !fs::read_to_string(table).is_ok_and(|text| text.lines().count() > 1) {
             self.check_running()?;
@@ -187,6 +187,6 @@ impl End {
 }
 
 /// Creates the directory of a stream's logs.
-pub(crate) fn create(directory: &Path) -> Result<()> {
+pub(super) fn create(directory: &Path) -> Result<()> {
     fs::create_dir_all(directory).with_context(|| format!("cannot create {}", directory.display()))
 }

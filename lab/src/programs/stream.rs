@@ -1,7 +1,7 @@
 //! A volumetric stream through a lab, with a publisher at the source and a viewer at the other end.
 
-use crate::ends::{self, End, Ends, Places};
-use crate::topology::{Lab, Stop};
+use super::ends::{self, End, Ends, Places};
+use hawser_testbed::topology::{Lab, Stop};
 use anyhow::Result;
 use std::path::{Path, PathBuf};
 
