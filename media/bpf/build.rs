@@ -4,12 +4,5 @@
 mod programs;
 
 fn main() {
-    programs::compile(&[
-        "relay",
-        "bench_delay",
-        "bench_relay",
-        "bench_rewrite",
-        "bench_stream",
-        "bench_syscalls",
-    ]);
+    programs::compile(&["relay", "relay_at"]);
 }

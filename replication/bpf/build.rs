@@ -9,14 +9,12 @@ fn main() {
         "dedup_link",
         "device_drops",
         "fallback",
+        "judge",
         "pass",
         "path_errors",
         "replicate_xdp",
         "replicate_tc",
         "signal",
         "watch",
-        "bench_dedup",
-        "bench_replicate_xdp",
-        "bench_replicate_tc",
     ]);
 }

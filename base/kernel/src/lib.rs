@@ -8,7 +8,6 @@
 )]
 
 pub mod address;
-pub mod bench;
 pub mod keys;
 pub mod link;
 pub mod load;

@@ -1,7 +1,7 @@
 use super::{case, median, nanoseconds, transit_frame};
 use crate::summary::{Case, Summary};
 use anyhow::{Result, ensure};
-use hawser_replication_bpf::bench::{Accepting, DedupBench};
+use hawser_lab_bpf::{Accepting, DedupBench};
 use hawser_replication_bpf::{Receiver, ReceiverOptions, Verdict};
 use hawser_shim::{
     Addresses, Cover, DEFAULT_PORT, Encapsulation, KeySlot, SealKey, SealRing, Shim,

@@ -10,7 +10,7 @@ use crate::relays::{self, Network, OPTIONS, PORT, PUBLISHER, Publisher, RELAY, U
 use crate::summary::{Case, Summary};
 use anyhow::{Context, Result};
 use hawser_fanout::{MAX_SLOTS, SlotIndex, TrackHop};
-use hawser_media_bpf::bench::RelayBench;
+use hawser_lab_bpf::RelayBench;
 use hawser_media_bpf::relay::Relay;
 use hawser_packets::media::DEFAULT_DATAGRAM;
 use hawser_wire::ip;

@@ -2,7 +2,7 @@ use super::network::Network;
 use super::{case, median, median_ratio, nanoseconds, transit_frame};
 use crate::summary::{Case, Summary};
 use anyhow::{Result, ensure};
-use hawser_replication_bpf::bench::{Egress, LocalBench, TransitBench};
+use hawser_lab_bpf::{Egress, LocalBench, TransitBench};
 use hawser_replication_bpf::{Rule, SendFlow, SendPath, SendPolicy, Sender, SenderOptions};
 use hawser_shim::{Cover, DEFAULT_PORT, KeySlot, SealKey};
 use hawser_units::{FlowId, PathId, PolicyCode};

@@ -7,19 +7,12 @@
     reason = "maps are memory shared with the kernel and links are raw kernel objects"
 )]
 
-pub mod bench;
 pub mod relay;
+pub mod timed;
 
 pub use hawser_kernel::link::{AttachError, Link};
 pub use hawser_kernel::load::LoadError;
 pub use hawser_kernel::program::{RunError, TestRun};
 pub use hawser_kernel::table::TableError;
 
-hawser_kernel::skeletons!(
-    relay,
-    bench_delay,
-    bench_relay,
-    bench_rewrite,
-    bench_stream,
-    bench_syscalls,
-);
+hawser_kernel::skeletons!(relay, relay_at);

@@ -5,7 +5,7 @@ use hawser_fanout::operations::{
 };
 use hawser_fanout::{Delivery, Refusal, SlotIndex, TrackHop};
 use hawser_kernel::testing::{HERE_V4, HERE_V6, THERE_V4, THERE_V6, transit};
-use hawser_media_bpf::bench::TimedRelay;
+use hawser_media_bpf::timed::TimedRelay;
 use hawser_media_bpf::relay::{
     Options, Reason, Registrations, Route, Session, TrackOptions, Upstream,
 };

@@ -11,10 +11,10 @@
 
 mod arrivals;
 mod attachments;
-pub mod bench;
 mod device_drops;
 mod fallback;
 mod hook;
+mod judge;
 mod keys;
 mod passing;
 mod path_errors;
@@ -37,6 +37,7 @@ pub use hawser_kernel::load::LoadError;
 pub use hawser_kernel::program::{RunError, TestRun};
 pub use hawser_kernel::table::TableError;
 pub use hook::ReceiveHook;
+pub use judge::TaggedWindows;
 pub use passing::Passing;
 pub use path_errors::PathError;
 pub use policy::{PolicyError, SendPolicy};
@@ -54,13 +55,11 @@ hawser_kernel::skeletons!(
     dedup_link,
     device_drops,
     fallback,
+    judge,
     pass,
     path_errors,
     replicate_xdp,
     replicate_tc,
     signal,
     watch,
-    bench_dedup,
-    bench_replicate_xdp,
-    bench_replicate_tc,
 );

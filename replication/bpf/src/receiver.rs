@@ -353,6 +353,11 @@ impl Receiver {
         reasons(&self.skeleton.maps.reasons)
     }
 
+    /// Returns the programs and their tables, for measurements.
+    pub fn programs(&self) -> &Object {
+        self.skeleton.object()
+    }
+
     /// Returns the reader of arrival records. There must be only one.
     pub fn arrivals(&self) -> Result<Arrivals, TableError> {
         Arrivals::map(&self.skeleton.maps.arrivals)

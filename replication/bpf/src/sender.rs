@@ -34,6 +34,7 @@ use std::ffi::OsStr;
 use std::io;
 use std::mem::MaybeUninit;
 use std::net::{IpAddr, Ipv6Addr};
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 plain!(
@@ -676,6 +677,16 @@ impl Sender {
             protocol: row.protocol,
             port: (row.destination_port != 0).then_some(row.destination_port),
         }))
+    }
+
+    /// Returns the programs for transit traffic and their tables, for measurements.
+    pub fn transit_programs(&self) -> &Object {
+        self.xdp.object()
+    }
+
+    /// Returns the program for locally generated traffic, for measurements.
+    pub fn local_program(&self) -> BorrowedFd<'_> {
+        fd(&self.tc.progs.replicate_local)
     }
 
     /// Runs the transit program on a frame without a network. The resulting frame is `[handover |

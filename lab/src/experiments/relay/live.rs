@@ -18,7 +18,7 @@ use chain::Chain;
 use hawser_io::clock;
 use hawser_io::key_file;
 use hawser_io::ring::cpu_time;
-use hawser_media_bpf::bench::{DelayProbe, Delays, Subscribers, SyscallCounter};
+use hawser_lab_bpf::{DelayProbe, Delays, Subscribers, SyscallCounter};
 use hawser_netem::{Delay, LinkConfig, QueueLimit, Rate};
 use hawser_objects::TrackSecret;
 use hawser_units::{Bitrate, Instant};

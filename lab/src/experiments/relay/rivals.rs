@@ -11,7 +11,7 @@ use crate::relays::{
 };
 use crate::summary::Case;
 use anyhow::{Context, Result, ensure};
-use hawser_media_bpf::bench::SyscallCounter;
+use hawser_lab_bpf::SyscallCounter;
 use nix::unistd::gettid;
 use std::fmt;
 use std::io::ErrorKind;

@@ -13,7 +13,7 @@ use crate::relays::{
 use crate::summary::quantile;
 use anyhow::{Context, Result, bail};
 use hawser_io::ring::{cpu_time, rise_to_realtime};
-use hawser_media_bpf::bench::{
+use hawser_lab_bpf::{
     DelayProbe, Delays, RewriteClient, RewriteRelay, StreamProbe, Subscribers, SyscallCounter,
 };
 use hawser_media_bpf::relay::Relay;

@@ -4,7 +4,7 @@ use crate::support::*;
 use hawser_dedup::operations::{Tagged, arrivals, operation, start, tagged_arrivals};
 use hawser_dedup::{Times, Window};
 use hawser_replication_bpf::Verdict;
-use hawser_replication_bpf::bench::TaggedWindows;
+use hawser_replication_bpf::TaggedWindows;
 use hawser_shim::Shim;
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;

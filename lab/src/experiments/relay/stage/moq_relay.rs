@@ -6,7 +6,7 @@ use crate::experiment::Run;
 use crate::relays::{Audience, HOW_TO_INSTALL, MoqPublisher, MoqRelay, Network, Running};
 use anyhow::{Context, Result, ensure};
 use hawser_io::ring::rise_to_realtime;
-use hawser_media_bpf::bench::{StreamProbe, SyscallCounter};
+use hawser_lab_bpf::{StreamProbe, SyscallCounter};
 use std::thread;
 use std::time::{Duration, Instant};
 

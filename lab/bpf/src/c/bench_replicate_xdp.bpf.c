@@ -3,7 +3,7 @@
  * frames are recycled with the bytes that the previous run left, so both programs restore the bytes
  * that replication changes.
  */
-#include "replicate_xdp.bpf.c"
+#include "../../../../replication/bpf/src/c/replicate_xdp.bpf.c"
 
 #define RESTORED (sizeof(struct ethhdr) + sizeof(struct iphdr))
 

@@ -7,7 +7,7 @@
  */
 #include "checksum.h"
 #include "parse.h"
-#include "relay_abi.h"
+#include "../../../../media/bpf/src/c/relay_abi.h"
 #include "skb.h"
 
 #include <linux/pkt_cls.h>

@@ -1,6 +1,7 @@
-use crate::relay::Route;
+use hawser_media_bpf::relay::Route;
 use crate::skeleton::bench_rewrite::{BenchRewriteSkel, BenchRewriteSkelBuilder, types};
-use crate::{AttachError, Link, LoadError};
+use hawser_kernel::link::{AttachError, Link};
+use hawser_kernel::load::LoadError;
 use hawser_kernel::plain;
 use hawser_kernel::program::fd;
 use hawser_kernel::table::{Table, TableError};

@@ -1,6 +1,7 @@
 use super::Delays;
 use crate::skeleton::bench_stream::{BenchStreamSkel, BenchStreamSkelBuilder, types};
-use crate::{AttachError, Link, LoadError};
+use hawser_kernel::link::{AttachError, Link};
+use hawser_kernel::load::LoadError;
 use hawser_kernel::program::fd;
 use hawser_kernel::shared::Shared;
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};

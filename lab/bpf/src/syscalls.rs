@@ -1,4 +1,4 @@
-use crate::LoadError;
+use hawser_kernel::load::LoadError;
 use crate::skeleton::bench_syscalls::{BenchSyscallsSkel, BenchSyscallsSkelBuilder};
 use hawser_kernel::table::{Table, TableError};
 use libbpf_rs::MapCore;

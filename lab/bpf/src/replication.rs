@@ -1,20 +1,19 @@
-//! Benchmarks of the programs. Each is timed in the kernel, the frames that it sends really leave,
-//! and each has a baseline to compare with. `hawser lab bench` runs them.
-
-pub use hawser_kernel::bench::BenchError;
+//! Benchmarks of replication and deduplication. Each is timed in the kernel, the frames that it sends really leave,
+//! and each has a baseline to compare with.
 
 use crate::skeleton::{bench_dedup, bench_replicate_tc, bench_replicate_xdp};
-use crate::{Arrivals, Link, LoadError, Receiver, RunError, Sender, XdpMode};
+use crate::BenchError;
 use bench_dedup::{BenchDedupSkel, BenchDedupSkelBuilder};
 use bench_replicate_tc::{BenchReplicateTcSkel, BenchReplicateTcSkelBuilder};
 use bench_replicate_xdp::{BenchReplicateXdpSkel, BenchReplicateXdpSkelBuilder};
-use hawser_dedup::{Times, Verdict};
-use hawser_kernel::program::{fd, live_run, test_run};
+use hawser_kernel::link::{Link, XdpMode};
+use hawser_kernel::load::LoadError;
+use hawser_kernel::program::{RunError, fd, live_run, test_run};
 use hawser_kernel::shared::Shared;
 use hawser_kernel::table::{Table, TableError, share_tables};
+use hawser_replication_bpf::{Arrivals, Receiver, Sender};
 use hawser_shim::{OVERHEAD_V4, OVERHEAD_V6, Shim};
-use hawser_units::FlowId;
-use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
+use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use std::mem::MaybeUninit;
 use std::os::fd::AsRawFd;
 use std::time::Duration;
@@ -61,8 +60,7 @@ impl DedupBench {
         // All packets of a run have one send time.
         rodata.max_age_us = u32::MAX;
         open.progs.dedup.set_autoload(false);
-        open.progs.judge.set_autoload(false);
-        share_tables(open.open_object_mut(), receiver.skeleton.object()).map_err(&failed)?;
+                share_tables(open.open_object_mut(), receiver.programs()).map_err(&failed)?;
         let programs = open.load().map_err(&failed)?;
         let prepared = Shared::map(&programs.maps.prepared)?;
         Ok(DedupBench {
@@ -148,40 +146,6 @@ impl DedupBench {
     }
 }
 
-/// The replay windows of tagged flows on their own, with explicit times.
-pub struct TaggedWindows(BenchDedupSkel<'static>);
-
-impl TaggedWindows {
-    /// Loads empty windows.
-    pub fn load() -> Result<Self, LoadError> {
-        let failed = LoadError::of("bench_dedup");
-        let storage = Box::leak(Box::new(MaybeUninit::uninit()));
-        let mut open = BenchDedupSkelBuilder::default()
-            .open(storage)
-            .map_err(&failed)?;
-        for mut program in open.open_object_mut().progs_mut() {
-            program.set_autoload(program.name() == "judge");
-        }
-        Ok(TaggedWindows(open.load().map_err(&failed)?))
-    }
-
-    /// Returns the verdict of a flow's window on a packet.
-    pub fn observe(
-        &self,
-        flow: FlowId,
-        sequence: u64,
-        times: Times,
-    ) -> Result<Option<Verdict>, RunError> {
-        let words = [sequence, times.sent_micros, times.now_micros].map(u64::to_ne_bytes);
-        let start = [flow.index() as u32, times.max_age_micros].map(u32::to_ne_bytes);
-        let observation = [&start.concat()[..], &words.concat()].concat();
-        let verdict = test_run(&self.0.progs.judge, &observation, 1)?.action;
-        Ok(u8::try_from(verdict)
-            .ok()
-            .and_then(crate::arrivals::verdict))
-    }
-}
-
 /// The benchmark of replicating transit traffic.
 pub struct TransitBench {
     sender: Sender,
@@ -208,7 +172,7 @@ impl TransitBench {
             ];
             program.set_autoload(timed.iter().any(|name| program.name() == *name));
         }
-        share_tables(open.open_object_mut(), sender.xdp.object()).map_err(&failed)?;
+        share_tables(open.open_object_mut(), sender.transit_programs()).map_err(&failed)?;
         let programs = open.load().map_err(&failed)?;
         let empty = fd(&programs.progs.empty_path).as_raw_fd() as u32;
         for (index, device) in (0u32..).zip(bare) {
@@ -307,7 +271,7 @@ impl LocalBench {
         constants.copies = devices.len() as u32;
         constants.devices[..devices.len()].copy_from_slice(devices);
         let programs = open.load().map_err(&failed)?;
-        let egress = Link::tcx_egress(fd(&sender.tc.progs.replicate_local), device)?;
+        let egress = Link::tcx_egress(sender.local_program(), device)?;
         Ok(LocalBench { programs, egress })
     }
 
@@ -321,7 +285,7 @@ impl LocalBench {
     ) -> Result<Duration, BenchError> {
         let programs = &self.programs.progs;
         let program = match egress {
-            Egress::Replicate => fd(&sender.tc.progs.replicate_local),
+            Egress::Replicate => sender.local_program(),
             Egress::Clones => fd(&programs.bare_clones),
             Egress::ClonesAndRedirect => fd(&programs.bare_clones_and_redirect),
             Egress::Discard => fd(&programs.discard),

@@ -1,9 +1,7 @@
-//! Why programs are not measured.
-
-use crate::link::AttachError;
-use crate::load::LoadError;
-use crate::program::RunError;
-use crate::table::TableError;
+use hawser_kernel::link::AttachError;
+use hawser_kernel::load::LoadError;
+use hawser_kernel::program::RunError;
+use hawser_kernel::table::TableError;
 
 /// The reason that a measurement failed.
 #[derive(Debug, thiserror::Error)]

@@ -8,7 +8,7 @@
 
 #include <bpf/bpf_helpers.h>
 
-#include "abi.h"
+#include "../../../../replication/bpf/src/c/abi.h"
 
 volatile const __u32 device; /* the device that the packet is sent by */
 volatile const __u32 devices[MAX_PATHS]; /* the devices of the clones */

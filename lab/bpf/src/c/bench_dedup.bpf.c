@@ -3,7 +3,7 @@
  * program that accepts packets must build a new one each time; the cost of that is measured
  * separately.
  */
-#include "dedup.bpf.c"
+#include "../../../../replication/bpf/src/c/dedup.bpf.c"
 
 #define OUTER_V4 (sizeof(struct ethhdr) + sizeof(struct iphdr) + sizeof(struct udphdr) + sizeof(struct shim))
 #define OUTER_V6 (sizeof(struct ethhdr) + sizeof(struct ipv6hdr) + sizeof(struct udphdr) + sizeof(struct shim))
@@ -80,32 +80,6 @@ int restore(struct xdp_md *ctx)
 	if (!prepare(ctx, OUTER_V4) || bpf_xdp_adjust_head(ctx, (int)(OUTER_V4 - sizeof(struct ethhdr))))
 		return XDP_ABORTED;
 	return undo(ctx, OUTER_V4);
-}
-
-/* A tagged packet and its times, as input for the window alone. */
-struct observation {
-	__u32 flow;
-	__u32 max_age_us;
-	__u64 sequence;
-	__u64 sent_us;
-	__u64 now_us;
-};
-
-/* Returns the verdict. The test runs it in lockstep with the specification, which gets the same
- * times.
- */
-SEC("xdp")
-int judge(struct xdp_md *ctx)
-{
-	const struct observation *seen = (void *)(long)ctx->data;
-	struct window *window;
-
-	if ((void *)(seen + 1) > (void *)(long)ctx->data_end)
-		return -1;
-	window = bpf_map_lookup_elem(&windows, &seen->flow);
-	if (!window)
-		return -1;
-	return observe_tagged(window, seen->sequence, seen->sent_us, seen->now_us, seen->max_age_us);
 }
 
 /* The minimum cost of a test run. */

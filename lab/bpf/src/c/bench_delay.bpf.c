@@ -5,7 +5,7 @@
  * index, which no relay changes.
  */
 #include "delays.h"
-#include "relay_abi.h"
+#include "../../../../media/bpf/src/c/relay_abi.h"
 
 #include <linux/pkt_cls.h>
 

@@ -1,16 +1,8 @@
 /* SPDX-License-Identifier: (BSD-2-Clause OR GPL-2.0-only) */
-/* The relay at an explicit time, for comparison with its specification, and a counter of what it
- * delivers.
- */
-#include "relay.h"
+/* Counts what a relay delivers. */
+#include "skb.h"
 
-__u64 now_ns; /* written by user space before each run */
-
-SEC("tcx/ingress")
-int relay_at(struct __sk_buff *skb)
-{
-	return relay_packet(skb, *(volatile __u64 *)&now_ns);
-}
+#include <linux/pkt_cls.h>
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);

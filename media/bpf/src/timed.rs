@@ -1,0 +1,54 @@
+//! The relay at explicit times, for comparison with its specification.
+
+use crate::relay::{Options, Relay};
+use crate::skeleton::relay_at::{RelayAtSkel, RelayAtSkelBuilder};
+use crate::{LoadError, RunError, TestRun};
+use hawser_kernel::program::test_run;
+use hawser_kernel::table::share_tables;
+use hawser_units::Instant;
+use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
+use std::mem::MaybeUninit;
+
+/// A relay whose program runs at explicit times.
+pub struct TimedRelay {
+    relay: Relay,
+    programs: RelayAtSkel<'static>,
+}
+
+impl TimedRelay {
+    /// Loads a relay.
+    pub fn load(options: &Options) -> Result<Self, LoadError> {
+        let relay = Relay::load(options)?;
+        let programs = load(options, &relay)?;
+        Ok(TimedRelay { relay, programs })
+    }
+
+    /// Returns the relay.
+    pub fn relay(&mut self) -> &mut Relay {
+        &mut self.relay
+    }
+
+    /// Runs the program on a frame that arrives at `now`.
+    pub fn run_at(&mut self, now: Instant, frame: &[u8]) -> Result<TestRun, RunError> {
+        let state = self.programs.maps.bss_data.as_deref_mut();
+        state.expect("the program has a state").now_ns = now.as_nanos();
+        test_run(&self.programs.progs.relay_at, frame, 1)
+    }
+}
+
+fn load(options: &Options, relay: &Relay) -> Result<RelayAtSkel<'static>, LoadError> {
+    let failed = LoadError::of("relay_at");
+    let storage = Box::leak(Box::new(MaybeUninit::uninit()));
+    let mut open = RelayAtSkelBuilder::default()
+        .open(storage)
+        .map_err(&failed)?;
+    let constants = open
+        .maps
+        .rodata_data
+        .as_deref_mut()
+        .expect("the program has constants");
+    constants.datagram_bytes = options.datagram_bytes;
+    constants.segmenter_entry = options.segmenter_entry.unwrap_or(0);
+    share_tables(open.open_object_mut(), relay.skeleton.object()).map_err(&failed)?;
+    open.load().map_err(&failed)
+}
