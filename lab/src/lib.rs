@@ -3,6 +3,8 @@
 pub mod bench;
 mod collect;
 pub mod command;
+pub mod counters;
+pub mod emulator;
 pub mod experiment;
 pub mod experiments;
 pub mod plot;

@@ -1,9 +1,9 @@
 //! The logs of a volumetric stream.
 
-use anyhow::{Context, Result};
-use hawser_qoe::{Frame, Window};
 use crate::programs::push::PushLogs;
 use crate::programs::stream::Logs;
+use anyhow::{Context, Result};
+use hawser_qoe::{Frame, Window};
 use hawser_units::Instant;
 use hawser_view::Row as PushRow;
 use hawser_view::pull::timeline::{self, Arrival, Row};

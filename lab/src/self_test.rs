@@ -1,10 +1,10 @@
 //! The self-test of the emulator.
 
+use crate::emulator::load::{self, Arrivals, FRAME};
+use crate::emulator::{EmulatedPath, Emulator, EmulatorReport};
 use crate::summary::Case;
 use anyhow::{Context, Result, anyhow};
 use hawser_netem::{Delay, LinkConfig, Loss, Probability, QueueLimit, Rate};
-use hawser_testbed::emulator::load::{self, Arrivals, FRAME};
-use hawser_testbed::emulator::{EmulatedPath, Emulator, EmulatorReport};
 use hawser_testbed::topology::{Lab, Topology, network_egress, network_ingress};
 use hawser_units::{Bitrate, ByteSize};
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,12 +1,10 @@
-//! Networks on one machine for tests and experiments: nodes in network namespaces, links that are
-//! emulated in real time, traffic whose losses are known, and the programs under test.
+//! Networks on one machine for tests and experiments: nodes in network namespaces, traffic whose losses are known, and
+//! the programs under test.
 //!
 //! The programs are started as processes. Nothing here depends on their code, so that their own
 //! tests can use it.
 
-pub mod counters;
 pub mod edges;
-pub mod emulator;
 pub mod logs;
 #[allow(unsafe_code, reason = "system calls that no safe wrapper covers")]
 pub mod netns;

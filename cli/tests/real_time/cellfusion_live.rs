@@ -3,8 +3,8 @@
 
 use crate::support;
 
+use hawser_lab::emulator::EmulatorReport;
 use hawser_lab::summary::Summary;
-use hawser_testbed::emulator::EmulatorReport;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;

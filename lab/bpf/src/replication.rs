@@ -1,8 +1,8 @@
 //! Benchmarks of replication and deduplication. Each is timed in the kernel, the frames that it sends really leave,
 //! and each has a baseline to compare with.
 
-use crate::skeleton::{bench_dedup, bench_replicate_tc, bench_replicate_xdp};
 use crate::BenchError;
+use crate::skeleton::{bench_dedup, bench_replicate_tc, bench_replicate_xdp};
 use bench_dedup::{BenchDedupSkel, BenchDedupSkelBuilder};
 use bench_replicate_tc::{BenchReplicateTcSkel, BenchReplicateTcSkelBuilder};
 use bench_replicate_xdp::{BenchReplicateXdpSkel, BenchReplicateXdpSkelBuilder};
@@ -60,7 +60,7 @@ impl DedupBench {
         // All packets of a run have one send time.
         rodata.max_age_us = u32::MAX;
         open.progs.dedup.set_autoload(false);
-                share_tables(open.open_object_mut(), receiver.programs()).map_err(&failed)?;
+        share_tables(open.open_object_mut(), receiver.programs()).map_err(&failed)?;
         let programs = open.load().map_err(&failed)?;
         let prepared = Shared::map(&programs.maps.prepared)?;
         Ok(DedupBench {

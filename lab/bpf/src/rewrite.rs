@@ -1,10 +1,10 @@
-use hawser_media_bpf::relay::Route;
 use crate::skeleton::bench_rewrite::{BenchRewriteSkel, BenchRewriteSkelBuilder, types};
 use hawser_kernel::link::{AttachError, Link};
 use hawser_kernel::load::LoadError;
 use hawser_kernel::plain;
 use hawser_kernel::program::fd;
 use hawser_kernel::table::{Table, TableError};
+use hawser_media_bpf::relay::Route;
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use std::mem::MaybeUninit;
 use std::net::SocketAddrV4;

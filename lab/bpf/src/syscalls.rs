@@ -1,5 +1,5 @@
-use hawser_kernel::load::LoadError;
 use crate::skeleton::bench_syscalls::{BenchSyscallsSkel, BenchSyscallsSkelBuilder};
+use hawser_kernel::load::LoadError;
 use hawser_kernel::table::{Table, TableError};
 use libbpf_rs::MapCore;
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};

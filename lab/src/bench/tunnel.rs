@@ -1,16 +1,16 @@
 use super::{case, median, median_ratio};
+use crate::programs::certificates;
+use crate::programs::tunnel::{
+    DEVICE, INNER, SERVER, TIMEOUT, TunnelProcesses, wait_for, wait_for_route,
+};
 use crate::summary::Summary;
 use anyhow::{Context, Result, ensure};
 use bytes::Bytes;
 use hawser_io::interface;
 use hawser_quic::{Congestion, Live, Transport};
-use crate::programs::certificates;
 use hawser_testbed::netns::Namespace;
 use hawser_testbed::process::Process;
 use hawser_testbed::topology::Claim;
-use crate::programs::tunnel::{
-    DEVICE, INNER, SERVER, TIMEOUT, TunnelProcesses, wait_for, wait_for_route,
-};
 use nix::sys::socket::setsockopt;
 use nix::sys::socket::sockopt::TcpCongestion;
 use nix::unistd::{SysconfVar, sysconf};

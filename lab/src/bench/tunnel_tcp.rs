@@ -1,10 +1,10 @@
 use super::tunnel::{Transfer, tcp};
+use crate::emulator::{EmulatedPath, Emulator};
+use crate::programs::tunnel::{DEVICE, INNER, SERVER, TunnelProcesses, route_to_server};
 use crate::summary::{Case, Summary};
 use anyhow::{Context, Result};
 use hawser_netem::{Delay, LinkConfig, QueueLimit, Rate};
-use hawser_testbed::emulator::{EmulatedPath, Emulator};
 use hawser_testbed::topology::{Lab, Topology, network_egress, network_ingress};
-use crate::programs::tunnel::{DEVICE, INNER, SERVER, TunnelProcesses, route_to_server};
 use hawser_units::{Bitrate, PathId};
 use std::fmt;
 use std::path::Path;

@@ -1,11 +1,11 @@
 //! The five disjoint paths of Table I of Qian et al., and the times at which they vary.
 
+use crate::emulator::EmulatedPath;
 use crate::plot::Band;
 use anyhow::Result;
 use hawser_netem::{
     Delay, ExtraDelay, LinkConfig, Loss, Order, Probability, QueueLimit, Rate, Span,
 };
-use hawser_testbed::emulator::EmulatedPath;
 use hawser_testbed::topology::{Lab, network_egress, network_ingress};
 use hawser_units::Bitrate;
 use std::time::Duration;

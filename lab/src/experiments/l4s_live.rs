@@ -6,15 +6,15 @@ mod scenario;
 mod score;
 
 use super::cross_traffic::ActiveCrossTraffic;
+use crate::emulator::{Emulator, EmulatorReport};
 use crate::experiment::{Experiment, Measured, Results, Run, write_json};
+use crate::programs::push::{Places, PushLogs, PushedStream};
+use crate::programs::tunnel::{self, TunnelProcesses};
 use crate::summary::{Case, Summary};
 use anyhow::{Result, bail};
 use hawser_io::ring;
 use hawser_testbed::edges::{Edges, Replication};
-use hawser_testbed::emulator::{Emulator, EmulatorReport};
-use crate::programs::push::{Places, PushLogs, PushedStream};
 use hawser_testbed::topology::{Lab, Topology};
-use crate::programs::tunnel::{self, TunnelProcesses};
 use scenario::{MAX_RATE_MBPS, Scenario};
 use score::Score;
 use std::net::IpAddr;

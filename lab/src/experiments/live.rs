@@ -2,7 +2,10 @@
 //! experiments share.
 
 use super::five_paths::{Variation, emulated};
+use crate::emulator::{Emulator, EmulatorReport};
 use crate::experiment::{Measured, Run, write_json};
+use crate::programs::push::{Places, PushSource, PushedStream};
+use crate::programs::stream::{Source, Stream};
 use crate::record::Record;
 use crate::recordings;
 use crate::summary::{Case, Metrics};
@@ -10,9 +13,6 @@ use anyhow::{Result, bail};
 use hawser_agent::Status;
 use hawser_io::ring;
 use hawser_qoe::measure;
-use hawser_testbed::emulator::{Emulator, EmulatorReport};
-use crate::programs::push::{Places, PushSource, PushedStream};
-use crate::programs::stream::{Source, Stream};
 use hawser_testbed::topology::{Lab, Topology};
 use std::fs;
 use std::path::{Path, PathBuf};

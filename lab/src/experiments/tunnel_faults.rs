@@ -9,6 +9,7 @@ mod report;
 mod ssh;
 mod tunnel;
 
+use crate::emulator::EmulatorReport;
 use crate::experiment::{Completed, Experiment, Measured, Results, Run, progress};
 use crate::experiments::cross_traffic::{ActiveCrossTraffic, CrossTraffic};
 use crate::experiments::rtp_video::Video;
@@ -18,7 +19,6 @@ use exchanges::{Exchanges, Figures};
 use fault::{Circumstances, Fault, Planned, UPLINKS};
 use hawser_io::ring;
 use hawser_qoe::{Frame, Qoe, Window, measure};
-use hawser_testbed::emulator::EmulatorReport;
 use hawser_testbed::topology::Stop;
 use hawser_tunnel::status::SessionStatus;
 use hawser_units::Instant;

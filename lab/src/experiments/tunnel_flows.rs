@@ -3,18 +3,18 @@
 
 mod report;
 
+use crate::emulator::{EmulatedPath, Emulator};
 use crate::experiment::{Experiment, Measured, Results, Run};
 use crate::experiments::cross_traffic::{ActiveCrossTraffic, CROSS_TRAFFIC, CrossTraffic, Stopped};
 use crate::experiments::rtp_video::Video;
+use crate::programs::tunnel::{DEVICE, INNER, TunnelProcesses, route_to_server, wait_for_route};
 use crate::summary::{Case, Metrics, Summary};
 use anyhow::{Result, bail};
 use hawser_io::ring;
 use hawser_netem::{Delay, LinkConfig, QueueLimit, Rate};
 use hawser_qoe::{Frame, Window, measure};
-use hawser_testbed::emulator::{EmulatedPath, Emulator};
 use hawser_testbed::netns::Namespace;
 use hawser_testbed::topology::{Lab, Topology, network_egress, network_ingress};
-use crate::programs::tunnel::{DEVICE, INNER, TunnelProcesses, route_to_server, wait_for_route};
 use hawser_units::{Bitrate, Instant};
 use std::fmt;
 use std::fs;

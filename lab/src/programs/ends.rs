@@ -1,11 +1,11 @@
 //! The two processes of a stream: a publisher at the source of a lab, and a viewer at the other end.
 
+use anyhow::{Context, Result, bail, ensure};
+use hawser_io::clock::unix_ns;
 use hawser_testbed::logs::{last_log_line, redirect};
 use hawser_testbed::netns::Namespace;
 use hawser_testbed::process::Process;
 use hawser_testbed::topology::{Lab, Stop};
-use anyhow::{Context, Result, bail, ensure};
-use hawser_io::clock::unix_ns;
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};

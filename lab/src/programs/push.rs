@@ -1,8 +1,8 @@
 //! A volumetric stream that is pushed through a lab or its tunnel.
 
 use super::ends::{self, End, Ends};
-use hawser_testbed::topology::Stop;
 use anyhow::{Context, Result, ensure};
+use hawser_testbed::topology::Stop;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -1,8 +1,8 @@
 //! A volumetric stream through a lab, with a publisher at the source and a viewer at the other end.
 
 use super::ends::{self, End, Ends, Places};
-use hawser_testbed::topology::{Lab, Stop};
 use anyhow::Result;
+use hawser_testbed::topology::{Lab, Stop};
 use std::path::{Path, PathBuf};
 
 /// The parameters of a stream.

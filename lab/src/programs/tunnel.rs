@@ -2,12 +2,12 @@
 //! edge, an uplink for each path.
 
 use super::certificates;
+use anyhow::{Context, Result, anyhow, ensure};
+use hawser_io::interface;
 use hawser_testbed::logs::{last_log_lines, redirect};
 use hawser_testbed::netns::Namespace;
 use hawser_testbed::process::Process;
 use hawser_testbed::topology::Lab;
-use anyhow::{Context, Result, anyhow, ensure};
-use hawser_io::interface;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use std::fs;

@@ -2,11 +2,11 @@
 //! survives the loss of one.
 
 use hawser_cloud::Level;
+use hawser_lab::counters;
+use hawser_lab::emulator::{EmulatedPath, Emulator};
 use hawser_netem::{Delay, LinkConfig, QueueLimit, Rate};
 use hawser_publish::pull::Publisher;
 use hawser_recording::{Recording, Source, Synthetic};
-use hawser_testbed::counters;
-use hawser_testbed::emulator::{EmulatedPath, Emulator};
 use hawser_testbed::topology::{Lab, Link, Topology, network_egress, network_ingress};
 use hawser_units::{Bitrate, PathId};
 use std::net::{Ipv4Addr, UdpSocket};

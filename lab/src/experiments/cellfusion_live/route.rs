@@ -3,10 +3,10 @@
 use super::framing::{READ_TIMEOUT, prepare, with_length};
 use super::tunnel::{self, CLOUD, Tunnel};
 use super::{MPTCP, SINGLE};
+use crate::programs::tunnel::route_to_server;
 use crate::rivals::schemes::Scheme;
 use anyhow::{Context, Result};
 use hawser_testbed::topology::{End, Lab};
-use crate::programs::tunnel::route_to_server;
 use hawser_tunnel::status::SessionStatus;
 use socket2::{Domain, Protocol, Socket, Type};
 use std::fmt;

@@ -3,9 +3,9 @@
 use super::XNC;
 use super::outcome::Outcome;
 use super::view::{Frame, View};
+use crate::emulator::EmulatorReport;
 use crate::summary::{Case, Metrics, mean, quantile};
 use hawser_qoe::{Qoe, Window};
-use hawser_testbed::emulator::EmulatorReport;
 use hawser_units::Instant;
 use std::time::Duration;
 

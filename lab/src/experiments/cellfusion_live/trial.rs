@@ -5,6 +5,7 @@ use super::route::Route;
 use super::score;
 use super::stream::{self, Recording, WARM_UP};
 use super::view::View;
+use crate::emulator::{EmulatedPath, Emulator, EmulatorReport};
 use crate::experiment::{Run, write_json};
 use crate::experiments::cellfusion::{BITRATE, Drive, floor};
 use crate::experiments::dashcam::{Clip, FPS, frames};
@@ -12,7 +13,6 @@ use crate::summary::Case;
 use anyhow::{Context, Result};
 use hawser_io::ring;
 use hawser_qoe::Window;
-use hawser_testbed::emulator::{EmulatedPath, Emulator, EmulatorReport};
 use hawser_testbed::topology::{Lab, Topology, network_egress, network_ingress};
 use hawser_tunnel::status::SessionStatus;
 use std::fmt;
@@ -188,7 +188,7 @@ fn lost(recording: &Recording, view: &View) -> Vec<String> {
 mod tests {
     use super::super::view::Frame;
     use super::*;
-    use hawser_testbed::emulator::Health;
+    use crate::emulator::Health;
     use hawser_units::{ByteSize, Instant};
 
     /// Returns a view of frames that were captured at the given times, ms.

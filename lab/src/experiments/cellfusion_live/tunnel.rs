@@ -1,12 +1,12 @@
+use crate::programs::certificates;
+use crate::programs::tunnel::SERVER;
 use crate::rivals::schemes::Scheme;
 use anyhow::{Context, Result, bail};
 use hawser_io::interface;
-use crate::programs::certificates;
 use hawser_testbed::logs::{last_log_line, redirect};
 use hawser_testbed::netns::Namespace;
 use hawser_testbed::process::Process;
 use hawser_testbed::topology::Lab;
-use crate::programs::tunnel::SERVER;
 use hawser_tunnel::status::{SessionStatus, Status};
 use std::env;
 use std::fs;

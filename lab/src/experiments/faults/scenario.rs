@@ -1,7 +1,7 @@
+use crate::emulator::EmulatedPath;
 use anyhow::Result;
 use hawser_netem::{Delay, LinkConfig, Loss, Order, Probability, Reorder, Span};
 use hawser_testbed::edges::{Cover, Outer, Replication, Sender};
-use hawser_testbed::emulator::EmulatedPath;
 use hawser_testbed::topology::{Lab, network_egress, network_ingress};
 use hawser_units::PathSet;
 use std::fmt;

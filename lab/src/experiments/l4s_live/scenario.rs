@@ -1,10 +1,10 @@
 //! The cases: a bottleneck and what competes.
 
+use crate::emulator::EmulatedPath;
 use crate::experiments::cross_traffic::CrossTraffic;
+use crate::programs::push::PushSource;
 use anyhow::{Context, Result};
 use hawser_netem::{Delay, Discipline, DualPi2, LinkConfig, Loss, Probability, Rate, Steps};
-use hawser_testbed::emulator::EmulatedPath;
-use crate::programs::push::PushSource;
 use hawser_testbed::topology::{Lab, network_egress, network_ingress};
 use hawser_units::{Bitrate, PathSet};
 use std::fmt;

@@ -1,10 +1,10 @@
 //! The figures of a run, from the tables of publisher and viewer.
 
 use super::Window;
+use crate::programs::push::PushLogs;
 use crate::record::read_table;
 use crate::summary::{Case, Metrics, mean, quantile};
 use anyhow::Result;
-use crate::programs::push::PushLogs;
 use hawser_view::Row as PushRow;
 use serde::Deserialize;
 

@@ -1,5 +1,6 @@
 use super::history::History;
 use super::scene;
+use crate::emulator::{Emulator, EmulatorReport};
 use crate::experiment::{Run, write_json};
 use crate::experiments::faults::{SCENARIOS, Scenario};
 use crate::summary::{Case, Metrics};
@@ -8,7 +9,6 @@ use hawser_agent::Status;
 use hawser_io::clock::unix_ns;
 use hawser_io::ring;
 use hawser_testbed::edges::Edges;
-use hawser_testbed::emulator::{Emulator, EmulatorReport};
 use hawser_testbed::topology::{Lab, Topology};
 use hawser_testbed::traffic::{self, Endpoints, Family, Kind, Stream, StreamReport};
 use hawser_testing::Control;

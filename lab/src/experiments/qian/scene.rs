@@ -1,8 +1,8 @@
 use crate::experiments::five_paths::Variation;
 use crate::experiments::live::{self, LEVELS};
+use crate::programs::stream::Source;
 use anyhow::Result;
 use hawser_model::resource::{Flow, Mode, Pruning, Selector, Trigger};
-use crate::programs::stream::Source;
 use hawser_testbed::topology::{Lab, Topology};
 use serde_json::{Map, Value};
 use std::fmt;

@@ -1,16 +1,16 @@
 use super::history::History;
 use super::scene::{Policy, Scene};
+use crate::counters::{self, Counters};
 use crate::experiment::{Run, write_json};
 use crate::experiments::five_paths::Variation;
 use crate::experiments::live::{self, Live, Outcome};
+use crate::programs::stream::Source;
 use crate::record::Record;
 use crate::summary::{Case, Metrics};
 use anyhow::Result;
 use hawser_agent::Status;
 use hawser_model::resource::Flow;
-use hawser_testbed::counters::{self, Counters};
 use hawser_testbed::edges::Edges;
-use crate::programs::stream::Source;
 use hawser_testbed::topology::Lab;
 use hawser_testing::Control;
 use serde_json::Value;

@@ -11,8 +11,8 @@
 //! client from one server to the other.
 
 use super::fault::{Fault, Planned, UPLINKS, link};
+use crate::emulator::{EmulatedPath, Emulator, EmulatorReport};
 use anyhow::{Context, Result, ensure};
-use hawser_testbed::emulator::{EmulatedPath, Emulator, EmulatorReport};
 use hawser_testbed::netns::Namespace;
 use hawser_testbed::topology::{End, Lab, Link, Topology, network_egress, network_ingress};
 use hawser_units::{Instant, PathId};

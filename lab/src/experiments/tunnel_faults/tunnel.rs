@@ -2,8 +2,8 @@
 
 use super::fault::UPLINKS;
 use super::network::{HOST, INNER, Network};
-use anyhow::{Context, Result, bail};
 use crate::programs::certificates;
+use anyhow::{Context, Result, bail};
 use hawser_testbed::netns::Namespace;
 use hawser_testbed::process::Process;
 use hawser_tunnel::status::{SessionStatus, Status};

@@ -14,7 +14,7 @@
 //!
 //! The devices belong to the caller, which has to switch off segmentation and receive offloads at
 //! both ends and to keep the namespace from sending packets of its own, as
-//! [`topology`](crate::topology) does. If a device sends several packets in one frame nevertheless,
+//! [`topology`](hawser_testbed::topology) does. If a device sends several packets in one frame nevertheless,
 //! this is detected and makes the run invalid.
 
 mod driver;
@@ -25,11 +25,11 @@ mod placement;
 
 pub use health::{Health, Lateness};
 
-use crate::netns::Namespace;
 use anyhow::{Context, Result, anyhow};
 use driver::{Control, Driver};
 use hawser_io::ring::{self, Port};
 use hawser_netem::{LinkConfig, LinkStats};
+use hawser_testbed::netns::Namespace;
 use hawser_units::Instant;
 use nix::unistd::{Pid, gettid};
 use placement::{AffinityGuard, Placement};

@@ -1,9 +1,9 @@
 //! Frames at known rates, to measure the emulator with.
 
 use super::open;
-use crate::netns::Namespace;
 use anyhow::{Context, Result, ensure};
 use hawser_io::ring::{self, Port};
+use hawser_testbed::netns::Namespace;
 use hawser_units::{Bitrate, ByteSize, Instant};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! Packet counters of the devices in a namespace.
 
-use crate::netns::Namespace;
 use anyhow::{Context, Result};
+use hawser_testbed::netns::Namespace;
 use std::collections::BTreeMap;
 use std::fs;
 use std::ops::Sub;

@@ -1,5 +1,5 @@
-use crate::netns::Namespace;
 use anyhow::{Context, Result};
+use hawser_testbed::netns::Namespace;
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, CpuSet, sched_getaffinity, sched_setaffinity, unshare};
 use nix::unistd::Pid;

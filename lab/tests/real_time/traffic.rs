@@ -1,7 +1,7 @@
 //! Traffic reports exactly what a network did to it.
 
+use hawser_lab::emulator::{EmulatedPath, Emulator};
 use hawser_netem::{LinkConfig, Loss, Probability};
-use hawser_testbed::emulator::{EmulatedPath, Emulator};
 use hawser_testbed::topology::{Stop, Topology, network_egress, network_ingress};
 use hawser_testbed::traffic::{Endpoints, Kind, Stream, run};
 use hawser_units::PathId;
