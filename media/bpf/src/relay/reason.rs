@@ -1,143 +1,89 @@
 use crate::skeleton::relay::types::{relay_loss as LossCode, relay_reason as Code};
 
-/// The outcome of packets at the relay: a column of the program's table.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[repr(u32)]
-pub enum Reason {
+/// Declares the columns of a table: their numbers and their names in metrics and logs.
+macro_rules! columns {
+    ($(#[$about:meta])* $type:ident: $code:ident, $number:ident; $($(#[$doc:meta])* $column:ident = $value:ident, $name:literal;)*) => {
+        $(#[$about])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[repr(u32)]
+        pub enum $type {
+            $($(#[$doc])* $column = $code::$value.0,)*
+        }
+
+        impl $type {
+            /// All columns, in the order of the table.
+            pub const ALL: [$type; $code::$number.0 as usize] = [$(Self::$column),*];
+
+            /// Returns the name in metrics and logs.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$column => $name,)*
+                }
+            }
+        }
+    };
+}
+
+columns! {
+    /// The outcome of packets at the relay: a column of the program's table.
+    Reason: Code, RELAY_REASONS;
     /// New, and sent to the subscribers that its object is served to.
-    Forwarded = Code::RELAY_FORWARDED.0,
+    Forwarded = RELAY_FORWARDED, "forwarded";
     /// Not media, such as a message of a session: passed to the socket.
-    Passed = Code::RELAY_PASSED.0,
+    Passed = RELAY_PASSED, "passed";
     /// Dropped: media, but from no known upstream.
-    NoUpstream = Code::RELAY_NO_UPSTREAM.0,
+    NoUpstream = RELAY_NO_UPSTREAM, "no_upstream";
     /// Dropped: the lengths in the headers contradict each other, or the IP header has options.
-    Malformed = Code::RELAY_MALFORMED.0,
+    Malformed = RELAY_MALFORMED, "malformed";
     /// Dropped: too short for a header, a byte of payload and its authentication tag.
-    Truncated = Code::RELAY_TRUNCATED.0,
+    Truncated = RELAY_TRUNCATED, "truncated";
     /// Dropped: longer than datagrams are that this relay takes.
-    Oversize = Code::RELAY_OVERSIZE.0,
+    Oversize = RELAY_OVERSIZE, "oversize";
     /// Dropped: a field of the header is out of its range.
-    Header = Code::RELAY_HEADER.0,
+    Header = RELAY_HEADER, "header";
     /// Dropped: the upstream has no hop key of this number.
-    HopKey = Code::RELAY_HOP_KEY.0,
+    HopKey = RELAY_HOP_KEY, "hop_key";
     /// Dropped: the hop tag is wrong.
-    Tag = Code::RELAY_TAG.0,
+    Tag = RELAY_TAG, "tag";
     /// Dropped: the upstream has no track of this alias that is relayed.
-    NoTrack = Code::RELAY_NO_TRACK.0,
+    NoTrack = RELAY_NO_TRACK, "no_track";
     /// Dropped: of an object of more packets than can be remembered.
-    TooManyPackets = Code::RELAY_TOO_MANY_PACKETS.0,
+    TooManyPackets = RELAY_TOO_MANY_PACKETS, "too_many_packets";
     /// Dropped: it contradicts earlier packets of its object.
-    Contradiction = Code::RELAY_CONTRADICTION.0,
+    Contradiction = RELAY_CONTRADICTION, "contradiction";
     /// Dropped: another CPU held the track for too long.
-    Contended = Code::RELAY_CONTENDED.0,
+    Contended = RELAY_CONTENDED, "contended";
     /// Dropped: the kernel had no memory to tag it for the next hop.
-    NoRoom = Code::RELAY_NO_ROOM.0,
+    NoRoom = RELAY_NO_ROOM, "no_room";
     /// Dropped: of a train that has to be split, and there is no segmenter.
-    NotSplit = Code::RELAY_NOT_SPLIT.0,
+    NotSplit = RELAY_NOT_SPLIT, "not_split";
     /// Not forwarded again: it was seen before.
-    Duplicate = Code::RELAY_DUPLICATE.0,
+    Duplicate = RELAY_DUPLICATE, "duplicate";
     /// Not forwarded: of an object that is older than those that are remembered.
-    Outdated = Code::RELAY_OUTDATED.0,
+    Outdated = RELAY_OUTDATED, "outdated";
     /// Sent through the segmenter as a train; its packets are counted again when they come back.
-    Split = Code::RELAY_SPLIT.0,
+    Split = RELAY_SPLIT, "split";
     /// No memory for the copy to the relay's socket. Counted in addition.
-    LostCopies = Code::RELAY_LOST_COPIES.0,
+    LostCopies = RELAY_LOST_COPIES, "lost_copies";
     /// Records of arrivals that found their ring full.
-    LostArrivals = Code::RELAY_LOST_ARRIVALS.0,
+    LostArrivals = RELAY_LOST_ARRIVALS, "lost_arrivals";
     /// Records of objects that found their ring full.
-    LostRegistrations = Code::RELAY_LOST_REGISTRATIONS.0,
+    LostRegistrations = RELAY_LOST_REGISTRATIONS, "lost_registrations";
 }
 
-impl Reason {
-    /// All reasons, in the order of the table.
-    pub const ALL: [Reason; Code::RELAY_REASONS.0 as usize] = [
-        Self::Forwarded,
-        Self::Passed,
-        Self::NoUpstream,
-        Self::Malformed,
-        Self::Truncated,
-        Self::Oversize,
-        Self::Header,
-        Self::HopKey,
-        Self::Tag,
-        Self::NoTrack,
-        Self::TooManyPackets,
-        Self::Contradiction,
-        Self::Contended,
-        Self::NoRoom,
-        Self::NotSplit,
-        Self::Duplicate,
-        Self::Outdated,
-        Self::Split,
-        Self::LostCopies,
-        Self::LostArrivals,
-        Self::LostRegistrations,
-    ];
-
-    /// Returns the name in metrics and logs.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Forwarded => "forwarded",
-            Self::Passed => "passed",
-            Self::NoUpstream => "no_upstream",
-            Self::Malformed => "malformed",
-            Self::Truncated => "truncated",
-            Self::Oversize => "oversize",
-            Self::Header => "header",
-            Self::HopKey => "hop_key",
-            Self::Tag => "tag",
-            Self::NoTrack => "no_track",
-            Self::TooManyPackets => "too_many_packets",
-            Self::Contradiction => "contradiction",
-            Self::Contended => "contended",
-            Self::NoRoom => "no_room",
-            Self::NotSplit => "not_split",
-            Self::Duplicate => "duplicate",
-            Self::Outdated => "outdated",
-            Self::Split => "split",
-            Self::LostCopies => "lost_copies",
-            Self::LostArrivals => "lost_arrivals",
-            Self::LostRegistrations => "lost_registrations",
-        }
-    }
-}
-
-/// The reason that a packet of an object that a subscriber is served was not sent to it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[repr(u32)]
-pub enum Loss {
+columns! {
+    /// The reason that a packet of an object that a subscriber is served was not sent to it.
+    Loss: LossCode, RELAY_LOSSES;
     /// The slot had expired.
-    Expired = LossCode::LOSS_EXPIRED.0,
+    Expired = LOSS_EXPIRED, "expired";
     /// No route was set.
-    NoRoute = LossCode::LOSS_NO_ROUTE.0,
+    NoRoute = LOSS_NO_ROUTE, "no_route";
     /// Longer than the interface takes.
-    TooBig = LossCode::LOSS_TOO_BIG.0,
+    TooBig = LOSS_TOO_BIG, "too_big";
     /// It came without a UDP checksum over IPv4, and IPv6 demands one.
-    NoChecksum = LossCode::LOSS_NO_CHECKSUM.0,
+    NoChecksum = LOSS_NO_CHECKSUM, "no_checksum";
     /// The kernel could not clone it, or its device dropped it.
-    Device = LossCode::LOSS_DEVICE.0,
-}
-
-impl Loss {
-    /// All losses, in the order of the table.
-    pub const ALL: [Loss; LossCode::RELAY_LOSSES.0 as usize] = [
-        Self::Expired,
-        Self::NoRoute,
-        Self::TooBig,
-        Self::NoChecksum,
-        Self::Device,
-    ];
-
-    /// Returns the name in metrics and logs.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Expired => "expired",
-            Self::NoRoute => "no_route",
-            Self::TooBig => "too_big",
-            Self::NoChecksum => "no_checksum",
-            Self::Device => "device",
-        }
-    }
+    Device = LOSS_DEVICE, "device";
 }
 
 #[cfg(test)]
