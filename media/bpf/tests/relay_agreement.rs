@@ -1,16 +1,17 @@
 //! The relay's program and `media/fanout` implement the same specification.
 
-use hawser_fanout::operations::{
-    self, DATAGRAM, Step, TRACKS, UPSTREAMS, alias, own_hop, track, upstream_hop,
-};
+#[path = "../../fanout/tests/support/operations.rs"]
+mod operations;
+
 use hawser_fanout::{Delivery, Refusal, SlotIndex, TrackHop};
 use hawser_kernel::testing::{HERE_V4, HERE_V6, THERE_V4, THERE_V6, transit};
-use hawser_media_bpf::timed::TimedRelay;
 use hawser_media_bpf::relay::{
     Options, Reason, Registrations, Route, Session, TrackOptions, Upstream,
 };
+use hawser_media_bpf::timed::TimedRelay;
 use hawser_units::Instant;
 use hawser_wire::ip;
+use operations::{DATAGRAM, Step, TRACKS, UPSTREAMS, alias, own_hop, track, upstream_hop};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use std::collections::BTreeMap;

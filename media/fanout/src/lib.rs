@@ -1,7 +1,7 @@
 //! Decisions of a relay: which packets of an object go to which subscribers.
 //!
 //! This is the executable specification of the relay in `media/bpf`. Both get the same random
-//! `operations` and must agree, so change both or neither. `docs/design/relay.md` gives the reasons.
+//! operations (`tests/support/operations.rs`) and must agree, so change both or neither. `docs/design/relay.md` gives the reasons.
 //!
 //! - A packet is dropped unless its upstream's hop tag is right. A packet that was seen before is sent to
 //!   no subscriber, and neither is one of an object older than those that are remembered.
@@ -53,8 +53,6 @@ mod budget;
 mod frame;
 mod index;
 mod objects;
-#[cfg(feature = "operations")]
-pub mod operations;
 mod pool;
 mod relay;
 mod slots;

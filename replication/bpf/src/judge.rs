@@ -16,9 +16,7 @@ impl TaggedWindows {
     pub fn load() -> Result<Self, LoadError> {
         let failed = LoadError::of("judge");
         let storage = Box::leak(Box::new(MaybeUninit::uninit()));
-        let mut open = JudgeSkelBuilder::default()
-            .open(storage)
-            .map_err(&failed)?;
+        let mut open = JudgeSkelBuilder::default().open(storage).map_err(&failed)?;
         for mut program in open.open_object_mut().progs_mut() {
             program.set_autoload(program.name() == "judge");
         }

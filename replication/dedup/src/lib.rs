@@ -1,7 +1,7 @@
 //! The deduplication window: which copy of a packet is the first.
 //!
 //! This is the executable specification of `replication/bpf/src/c/window.h`. Both get the same random
-//! `operations` and must give the same verdicts, so change both or neither.
+//! operations (`tests/support/operations.rs`) and must give the same verdicts, so change both or neither.
 //!
 //! # The window
 //!
@@ -58,8 +58,6 @@
 //! assert_eq!(window.observe((1 << 40) + 1), Verdict::First);
 //! ```
 
-#[cfg(feature = "operations")]
-pub mod operations;
 mod tagged;
 
 pub use tagged::Times;

@@ -1,8 +1,8 @@
 //! The variants of a subscriber's budget of section 3.4.2 of the thesis: a reserve for important
 //! priorities, a limit for each, and a temporary overflow.
 
+use crate::operations::track;
 use crate::support::*;
-use hawser_fanout::operations::track;
 use hawser_fanout::{Budget, Level, Rate, Verdict};
 use hawser_units::{Bitrate, ByteSize};
 

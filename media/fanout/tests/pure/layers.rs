@@ -1,7 +1,7 @@
 //! Layers follow their bases, joins and selections take effect where decoding can begin.
 
+use crate::operations::track;
 use crate::support::*;
-use hawser_fanout::operations::track;
 use hawser_fanout::{Budget, Rate, Selection, Verdict};
 use hawser_units::{Bitrate, ByteSize};
 

@@ -2,6 +2,8 @@
 
 mod budgets;
 mod layers;
+#[path = "../support/operations.rs"]
+mod operations;
 mod random;
 mod support;
 mod upstreams;

@@ -1,6 +1,6 @@
 //! Invariants that hold after any operations.
 
-use hawser_fanout::operations::{START, Step, operations, relay, steps};
+use crate::operations::{START, Step, operations, relay, steps};
 use hawser_fanout::{Frame, Refusal, SlotIndex, TrackIndex, Verdict};
 use hawser_packets::media::{ObjectId, Packet, PacketId};
 use proptest::prelude::*;

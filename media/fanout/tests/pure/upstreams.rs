@@ -1,7 +1,7 @@
 //! Packets of one track from two upstreams.
 
+use crate::operations::{alias, own_hop, track, upstream_hop};
 use crate::support::*;
-use hawser_fanout::operations::{alias, own_hop, track, upstream_hop};
 use hawser_fanout::{Budget, Refusal, TrackHop};
 use hawser_packets::media::{Hop, is_from_hop};
 

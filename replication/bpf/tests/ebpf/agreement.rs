@@ -1,10 +1,10 @@
 //! The program and `replication/dedup` implement the same specification.
 
+use crate::operations::{Tagged, arrivals, operation, start, tagged_arrivals};
 use crate::support::*;
-use hawser_dedup::operations::{Tagged, arrivals, operation, start, tagged_arrivals};
 use hawser_dedup::{Times, Window};
-use hawser_replication_bpf::Verdict;
 use hawser_replication_bpf::TaggedWindows;
+use hawser_replication_bpf::Verdict;
 use hawser_shim::Shim;
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;

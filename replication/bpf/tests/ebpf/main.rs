@@ -5,6 +5,8 @@ mod arrivals;
 mod fallback;
 mod left_alone;
 mod local;
+#[path = "../../../dedup/tests/support/operations.rs"]
+mod operations;
 mod partial;
 mod path_errors;
 mod paths;

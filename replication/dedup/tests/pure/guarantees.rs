@@ -1,6 +1,6 @@
 //! Guarantees of the window under random traffic.
 
-use hawser_dedup::operations::{Operation, arrivals, operation, start};
+use crate::operations::{Operation, arrivals, operation, start};
 use hawser_dedup::{REMEMBERED, SLOT_BITS, SLOTS, Verdict, Window};
 use proptest::prelude::*;
 use std::collections::HashSet;

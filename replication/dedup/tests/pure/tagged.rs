@@ -1,6 +1,6 @@
 //! Guarantees of the window for tagged flows under random traffic.
 
-use hawser_dedup::operations::{Operation, Tagged, operation, start, tagged_arrivals};
+use crate::operations::{Operation, Tagged, operation, start, tagged_arrivals};
 use hawser_dedup::{REMEMBERED, Times, Verdict, Window};
 use proptest::prelude::*;
 use std::collections::HashSet;

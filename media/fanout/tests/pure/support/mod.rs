@@ -5,7 +5,7 @@
     reason = "shared by all tests, each of which uses only a part"
 )]
 
-use hawser_fanout::operations::{DATAGRAM, alias, own_hop, track, upstream_hop};
+use crate::operations::{DATAGRAM, alias, own_hop, track, upstream_hop};
 use hawser_fanout::{Budget, Delivery, Frame, Refusal, Relay, Selection, SlotIndex, Subscriber};
 use hawser_packets::media::{Flags, Header, MediaTime, ObjectId, PacketId};
 use hawser_units::Instant;

@@ -4,7 +4,13 @@
 //! [`steps`] executes a list of [`Operation`]s of a publisher and returns what the relay is asked to
 //! do. [`Step::apply`] applies a step to the specification; other implementations run the same steps. A failing list shrinks to a readable sequence that can be kept as a named test.
 
-use crate::{
+#![allow(
+    dead_code,
+    unreachable_pub,
+    reason = "shared by several programs of tests, each of which uses only a part"
+)]
+
+use hawser_fanout::{
     Budget, Delivery, Frame, LEVELS, Level, REMEMBERED_OBJECTS, Rate, Refusal, Relay, Selection,
     SlotIndex, Subscriber, TrackHop, TrackIndex,
 };

@@ -5,6 +5,12 @@
 //! which they reach the window. A failing list shrinks to a readable sequence that can be kept as a
 //! named test.
 
+#![allow(
+    dead_code,
+    unreachable_pub,
+    reason = "shared by several programs of tests, each of which uses only a part"
+)]
+
 use proptest::prelude::*;
 
 /// An operation on a flow with two paths.
