@@ -162,22 +162,15 @@ pub const PLY: Target = Target {
     },
 };
 
-/// Traces and configurations of links.
+/// Traces of links.
 pub const LINKS: Target = Target {
     name: "links",
     check: |input| {
         let text = String::from_utf8_lossy(input);
         netem::check_drive(&text);
         netem::check_opportunities(&text);
-        netem::check_config(&text);
     },
-    seeds: || {
-        [netem::DRIVE, netem::OPPORTUNITIES, netem::CONFIG]
-            .into_iter()
-            .chain(netem::DISCIPLINES)
-            .map(Vec::from)
-            .collect()
-    },
+    seeds: || [netem::DRIVE, netem::OPPORTUNITIES].map(Vec::from).into(),
 };
 
 /// A header of the pull protocol, and an encoded frame with the number of its points in front.

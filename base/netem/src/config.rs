@@ -5,37 +5,17 @@ pub use discipline::{
     Decisions, Discipline, DualPi2, FqCodel, L4sAqm, MeterMode, Paper, Scheduler,
 };
 
-use crate::figure::{self, Probability, Span};
+use crate::figure::{Probability, Span};
 use crate::steps::Steps;
 use crate::trace::Opportunities;
 use hawser_units::{Bitrate, ByteSize};
-use serde::{Deserialize, Serialize};
 use std::num::NonZeroU32;
 use std::time::Duration;
 
 /// Configuration of one direction of a link. The default forwards everything without delay.
 ///
-/// Times of schedules are relative to the link's start, which the experiment sets. In files,
-/// durations are in milliseconds and rates in megabits per second:
-///
-/// ```toml
-/// rate = { mbps = 400 }
-/// queue = { bytes = 1_000_000 }
-/// delay = { ms = 20 }
-/// order = "free"
-/// extra_delay = [{ range_ms = [0, 50], during_ms = [10_000, 50_000] }]
-/// loss = { independent = 0.0005 }
-/// ```
-///
-/// A link at whose bottleneck DualPI2 decides:
-///
-/// ```toml
-/// rate = { mbps = 100 }
-/// discipline = { dual_pi2 = { target_ms = 20 } }
-/// delay = { ms = 10 }
-/// ```
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+/// Times of schedules are relative to the link's start, which the experiment sets.
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct LinkConfig {
     /// The rate at which packets are serialised. Absent: unlimited.
     pub rate: Option<Rate>,
@@ -44,7 +24,6 @@ pub struct LinkConfig {
     pub queue: Option<QueueLimit>,
     /// The discipline of that queue, which decides when a packet leaves. Absent: a drop-tail queue
     /// that decides when a packet arrives.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub discipline: Option<Discipline>,
     /// The propagation delay. Default: none.
     pub delay: Delay,
@@ -79,42 +58,33 @@ impl LinkConfig {
 }
 
 /// The rate of the bottleneck.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum Rate {
-    /// A constant rate: `{ mbps = 400 }`.
-    #[serde(rename = "mbps", with = "figure")]
+    /// A constant rate.
     Constant(Bitrate),
-    /// Rates from given times on: `{ steps_mbps = [[0, 40], [100, 67]] }`.
-    #[serde(rename = "steps_mbps")]
+    /// Rates from given times on.
     Steps(Steps<Bitrate>),
-    /// Opportunities to deliver 1500 bytes each, repeating:
-    /// `{ opportunities_ms = [0, 48, 57, 57] }`.
-    #[serde(rename = "opportunities_ms")]
+    /// Opportunities to deliver 1500 bytes each, repeating.
     Opportunities(Opportunities),
 }
 
 /// The limit of a queue.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum QueueLimit {
-    /// Bytes, including the packet that is being serialised: `{ bytes = 150_000 }`.
-    #[serde(rename = "bytes")]
+    /// Bytes, including the packet that is being serialised.
     Bytes(ByteSize),
-    /// Packets, including the one that is being serialised: `{ packets = 1000 }`.
-    #[serde(rename = "packets")]
+    /// Packets, including the one that is being serialised.
     Packets(u64),
-    /// The time from a packet's arrival to the end of its serialisation: `{ ms = 100 }`.
-    #[serde(rename = "ms", with = "figure")]
+    /// The time from a packet's arrival to the end of its serialisation.
     Time(Duration),
 }
 
 /// The propagation delay.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum Delay {
-    /// A constant delay: `{ ms = 20 }`.
-    #[serde(rename = "ms", with = "figure")]
+    /// A constant delay.
     Constant(Duration),
-    /// Delays from given times on: `{ steps_ms = [[0, 20], [10_000, 25]] }`.
-    #[serde(rename = "steps_ms")]
+    /// Delays from given times on.
     Steps(Steps<Duration>),
 }
 
@@ -125,24 +95,19 @@ impl Default for Delay {
 }
 
 /// A delay drawn uniformly from a range.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct ExtraDelay {
     /// The range of delays.
-    #[serde(rename = "range_ms")]
     pub range: Span,
     /// The time for which a drawn delay holds. Default: 0, each packet draws its own.
-    #[serde(rename = "hold_ms", with = "figure", default)]
     pub hold: Duration,
     /// The period in which packets are delayed, by the time at which they leave the bottleneck.
     /// Absent: always.
-    #[serde(rename = "during_ms", default)]
     pub during: Option<Span>,
 }
 
 /// Whether packets may overtake each other in the link.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Order {
     /// A packet leaves no earlier than those that arrived before it.
     #[default]
@@ -152,12 +117,11 @@ pub enum Order {
 }
 
 /// Random loss.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case", deny_unknown_fields)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum Loss {
-    /// Each packet is lost with this probability: `{ independent = 0.0005 }`.
+    /// Each packet is lost with this probability.
     Independent(Probability),
-    /// Probabilities from given times on: `{ steps = [[0, 0.2], [10_000, 0]] }`.
+    /// Probabilities from given times on.
     Steps(Steps<Probability>),
     /// Loss in bursts: a good and a bad state, between which the link may change before each packet
     /// (Gilbert 1960, Elliott 1963). It starts in the good state. The bad state lasts
@@ -172,9 +136,7 @@ pub enum Loss {
         /// The probability of losing a packet in the bad state.
         loss_bad: Probability,
     },
-    /// Loss in bursts whose share changes at given times:
-    /// `{ bursts = { steps = [[0, 0.2], [10_000, 0]], mean_packets = 5 } }`. The model is that of
-    /// Gilbert: in the bad state, which lasts `mean_packets` on average, every packet is lost, and
+    /// Loss in bursts whose share changes at given times. The model is that of Gilbert: in the bad state, which lasts `mean_packets` on average, every packet is lost, and
     /// the probability of changing to it gives the share. Above a share of `mean_packets` of
     /// `mean_packets + 1`, bursts are longer, and without loss there is no bad state.
     Bursts {
@@ -186,8 +148,7 @@ pub enum Loss {
 }
 
 /// Where packets are lost.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum LossAt {
     /// When they enter the link. A lost packet does not use the rate, as in the kernel's netem.
     #[default]
@@ -198,60 +159,11 @@ pub enum LossAt {
 }
 
 /// Reordering of a share of packets.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Reorder {
     /// The share of packets that are held back.
     pub share: Probability,
     /// The time for which they are held back. They are overtaken only if other packets arrive
     /// within this time.
-    #[serde(rename = "delay_ms", with = "figure")]
     pub delay: Duration,
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn files_use_milliseconds_and_megabits() {
-        let config: LinkConfig = toml::from_str(
-            r#"
-            rate = { mbps = 400 }
-            queue = { ms = 100 }
-            delay = { steps_ms = [[0, 20], [1000, 25.5]] }
-            order = "free"
-            extra_delay = [{ range_ms = [0, 50], during_ms = [10_000, 50_000] }]
-            loss = { gilbert_elliott = { good_to_bad = 0.01, bad_to_good = 0.3, loss_good = 0, loss_bad = 1 } }
-            reorder = { share = 0.2, delay_ms = 5 }
-            "#,
-        )
-        .unwrap();
-
-        assert_eq!(config.rate, Some(Rate::Constant(Bitrate::from_mbps(400.0))));
-        assert_eq!(
-            config.queue,
-            Some(QueueLimit::Time(Duration::from_millis(100)))
-        );
-        assert_eq!(config.extra_delay[0].range.to(), Duration::from_millis(50));
-        assert_eq!(
-            toml::from_str::<LinkConfig>(&toml::to_string(&config).unwrap()).unwrap(),
-            config
-        );
-    }
-
-    #[test]
-    fn invalid_values_are_rejected() {
-        for wrong in [
-            "duplicate = 1.5",
-            "rate = { mbps = -1 }",
-            "rate = { steps_mbps = [[5, 10]] }",
-            "cuts = [[20, 10]]",
-            "delay = { ms = nan }",
-            "jitter = 3",
-            "queue = { packets = -1 }",
-        ] {
-            assert!(toml::from_str::<LinkConfig>(wrong).is_err(), "{wrong}");
-        }
-    }
 }

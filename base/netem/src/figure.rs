@@ -1,14 +1,12 @@
-//! Numbers in configuration files and traces.
+//! Numbers in traces and statistics.
 
 use hawser_units::Bitrate;
 use serde::de::Error;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use std::ops::RangeInclusive;
+use serde::{Deserialize, Deserializer, Serializer};
 use std::time::Duration;
 
-/// A quantity as written in configuration files and traces: one number, in the unit that its key
-/// names.
-pub trait Figure: Copy {
+/// A quantity as written in traces and statistics: one number, in the unit that its name has.
+pub(crate) trait Figure: Copy {
     /// Returns the quantity that `figure` denotes.
     fn from_figure(figure: f64) -> Result<Self, InvalidConfig>;
 
@@ -51,8 +49,7 @@ impl Figure for Probability {
 }
 
 /// A number from 0 to 1.
-#[derive(Debug, Clone, Copy, PartialEq, PartialOrd, Default, Serialize, Deserialize)]
-#[serde(try_from = "f64", into = "f64")]
+#[derive(Debug, Clone, Copy, PartialEq, PartialOrd, Default)]
 pub struct Probability(f64);
 
 impl Probability {
@@ -77,9 +74,6 @@ pub enum InvalidConfig {
     /// A duration or rate that is negative or out of range.
     #[error("{0} is not a {1}: must be zero or more")]
     Figure(f64, &'static str),
-    /// A setting that is out of its range.
-    #[error("{0} is out of range: must be from {1} to {2}")]
-    Range(f64, f64, f64),
 }
 
 impl TryFrom<f64> for Probability {
@@ -101,8 +95,7 @@ impl From<Probability> for f64 {
 }
 
 /// A range of durations: of delays, or a period of a schedule (its end excluded).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "(f64, f64)", into = "(f64, f64)")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Span {
     from: Duration,
     to: Duration,
@@ -134,43 +127,6 @@ impl Span {
     pub fn contains(self, elapsed: Duration) -> bool {
         (self.from..self.to).contains(&elapsed)
     }
-}
-
-impl TryFrom<(f64, f64)> for Span {
-    type Error = InvalidConfig;
-
-    fn try_from((from, to): (f64, f64)) -> Result<Self, InvalidConfig> {
-        Span::new(Duration::from_figure(from)?, Duration::from_figure(to)?)
-    }
-}
-
-impl From<Span> for (f64, f64) {
-    fn from(span: Span) -> (f64, f64) {
-        (span.from.figure(), span.to.figure())
-    }
-}
-
-impl Figure for f64 {
-    fn from_figure(figure: f64) -> Result<Self, InvalidConfig> {
-        Ok(figure)
-    }
-
-    fn figure(self) -> f64 {
-        self
-    }
-}
-
-/// Deserialises a quantity whose number must lie in `range`.
-pub(crate) fn deserialize_within<'de, T: Figure, D: Deserializer<'de>>(
-    deserializer: D,
-    range: RangeInclusive<f64>,
-) -> Result<T, D::Error> {
-    let figure = f64::deserialize(deserializer)?;
-    if !range.contains(&figure) {
-        let error = InvalidConfig::Range(figure, *range.start(), *range.end());
-        return Err(D::Error::custom(error));
-    }
-    T::from_figure(figure).map_err(D::Error::custom)
 }
 
 /// Serialises a rate as megabits per second and a duration as milliseconds, as the names of the

@@ -1,14 +1,8 @@
-use crate::figure::{Figure, InvalidConfig};
-use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// A value that changes in steps: each step holds until the next one starts, and the last one for
 /// ever.
-///
-/// In files, a list of `[milliseconds, value]` in rising order that starts at 0.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(try_from = "Vec<(f64, f64)>", into = "Vec<(f64, f64)>")]
-#[serde(bound(deserialize = "T: Figure", serialize = "T: Figure"))]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Steps<T>(Vec<(Duration, T)>);
 
 /// An error in steps that do not define a value at every time.
@@ -20,9 +14,6 @@ pub enum StepsError {
     /// A step does not start after the one before.
     #[error("the step at {0:?} does not come after the one before it")]
     Order(Duration),
-    /// A value is invalid.
-    #[error(transparent)]
-    Value(#[from] InvalidConfig),
 }
 
 impl<T: Copy> Steps<T> {
@@ -58,29 +49,6 @@ impl<T: Copy> Steps<T> {
 
     fn index(&self, elapsed: Duration) -> usize {
         self.0.partition_point(|(begin, _)| *begin <= elapsed) - 1
-    }
-}
-
-impl<T: Copy + Figure> TryFrom<Vec<(f64, f64)>> for Steps<T> {
-    type Error = StepsError;
-
-    fn try_from(rows: Vec<(f64, f64)>) -> Result<Self, StepsError> {
-        let step = |(ms, value)| Ok((Duration::from_figure(ms)?, T::from_figure(value)?));
-        Steps::new(
-            rows.into_iter()
-                .map(step)
-                .collect::<Result<_, InvalidConfig>>()?,
-        )
-    }
-}
-
-impl<T: Figure> From<Steps<T>> for Vec<(f64, f64)> {
-    fn from(steps: Steps<T>) -> Self {
-        steps
-            .0
-            .iter()
-            .map(|(begin, value)| (begin.figure(), value.figure()))
-            .collect()
     }
 }
 

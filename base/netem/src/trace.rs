@@ -1,7 +1,6 @@
 use crate::figure::InvalidConfig;
 use crate::steps::StepsError;
 use hawser_units::ByteSize;
-use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// The first line of a recorded drive: the names of its columns.
@@ -49,8 +48,7 @@ pub enum TraceError {
 
 /// Opportunities to deliver up to 1500 bytes, as recorded by Mahimahi: the milliseconds of one
 /// period, which repeats. Unused opportunities are lost.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "Vec<u64>", into = "Vec<u64>")]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Opportunities {
     at_ms: Vec<u64>,
     period_ms: u64,
@@ -111,14 +109,6 @@ impl Opportunities {
         let length = self.at_ms.len() as u64;
         let period_at_ms = (number / length).saturating_mul(self.period_ms);
         Duration::from_millis(period_at_ms.saturating_add(self.at_ms[(number % length) as usize]))
-    }
-}
-
-impl TryFrom<Vec<u64>> for Opportunities {
-    type Error = TraceError;
-
-    fn try_from(at_ms: Vec<u64>) -> Result<Self, TraceError> {
-        Opportunities::new(at_ms)
     }
 }
 

@@ -1,4 +1,4 @@
-//! For any text, the parsers of traces and of link configurations do not panic, and what they
+//! For any text, the parsers of traces do not panic, and what they
 //! accept makes a link that packets can pass.
 
 use crate::checks::*;
@@ -30,7 +30,6 @@ proptest! {
         check_drive(&text);
         check_drive(&format!("t_ms,path,rate_mbps,owd_ms,loss\n{text}"));
         check_opportunities(&text);
-        check_config(&text);
     }
 
     #[test]
@@ -63,16 +62,6 @@ proptest! {
         let lines: Vec<String> = at_ms.iter().map(|ms| format!("{ms}\n")).collect();
         check_opportunities(&lines.concat());
     }
-
-    #[test]
-    fn a_changed_configuration_is_rejected_or_a_link(changes in changes()) {
-        check_config(&changed_text(CONFIG, &changes));
-    }
-
-    #[test]
-    fn a_changed_discipline_is_rejected_or_a_link(which in 0..DISCIPLINES.len(), changes in changes()) {
-        check_config(&changed_text(DISCIPLINES[which], &changes));
-    }
 }
 
 #[test]
@@ -96,10 +85,5 @@ fn opportunities_at_the_end_of_time_make_a_link() {
 fn the_unchanged_texts_are_accepted() {
     assert!(Drive::parse(DRIVE).is_ok_and(|drive| drive.paths().count() == 2));
     assert!(Opportunities::parse(OPPORTUNITIES).is_ok());
-    assert!(toml::from_str::<LinkConfig>(CONFIG).is_ok());
-    for text in DISCIPLINES {
-        assert!(toml::from_str::<LinkConfig>(text).is_ok(), "{text}");
-        check_config(text);
-    }
     assert_eq!(Opportunities::parse(""), Err(TraceError::Opportunities));
 }

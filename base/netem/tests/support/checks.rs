@@ -1,4 +1,4 @@
-//! The checks of traces and link configurations, for the property tests and for `fuzz/`.
+//! The checks of traces, for the property tests and for `fuzz/`.
 
 use hawser_netem::{Admission, Drive, Link, LinkConfig, Loss, Opportunities, Packet, Rate};
 use hawser_units::{ByteSize, Ecn, Instant};
@@ -8,27 +8,6 @@ pub(crate) const DRIVE: &str = "t_ms,path,rate_mbps,owd_ms,loss\n\
     0,0,39.75,23.1,0.00\n0,1,50.00,33.0,0.00\n100,0,67.00,23.9,0.25\n100,1,0.00,33.0,1\n";
 
 pub(crate) const OPPORTUNITIES: &str = "0\n5\n5\n10\n";
-
-pub(crate) const CONFIG: &str = r#"
-    rate = { steps_mbps = [[0, 40], [100, 67]] }
-    queue = { ms = 100 }
-    delay = { steps_ms = [[0, 20], [1000, 25.5]] }
-    order = "free"
-    extra_delay = [{ range_ms = [0, 50], during_ms = [10, 50], hold_ms = 5 }]
-    loss = { gilbert_elliott = { good_to_bad = 0.01, bad_to_good = 0.3, loss_good = 0, loss_bad = 1 } }
-    cuts = [[20, 30]]
-    duplicate = 0.5
-    reorder = { share = 0.2, delay_ms = 5 }
-"#;
-
-/// A configuration for each discipline.
-pub(crate) const DISCIPLINES: [&str; 4] = [
-    "discipline = 'fifo'\nrate = { mbps = 1 }\nqueue = { packets = 3 }",
-    "discipline = { fq_codel = { target_ms = 5, interval_ms = 20, flows = 2 } }\nrate = { mbps = 1 }",
-    "discipline = { dual_pi2 = { update_ms = 1, l4s = { step_ms = 1 }, scheduler = { time_shift_ms = 50 }, \
-     decisions = 'random' } }\nrate = { opportunities_ms = [3, 50] }",
-    "discipline = { paper = { mark_share = 0.5, burst_ms = 5, meter = 'excess' } }\nrate = { steps_mbps = [[0, 1], [30, 0], [60, 2]] }",
-];
 
 /// Sends packets over a link, and checks that none leaves before it arrives.
 pub(crate) fn check_link(config: LinkConfig) {
@@ -85,12 +64,4 @@ pub(crate) fn check_opportunities(text: &str) {
         rate: Some(Rate::Opportunities(trace)),
         ..LinkConfig::default()
     })
-}
-
-pub(crate) fn check_config(text: &str) {
-    if let Ok(config) = toml::from_str::<LinkConfig>(text) {
-        let again = toml::to_string(&config).expect("a configuration can be written");
-        assert!(toml::from_str::<LinkConfig>(&again).is_ok(), "{again}");
-        check_link(config);
-    }
 }
