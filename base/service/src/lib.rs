@@ -12,7 +12,7 @@ pub use output::{
     show_status, staleness,
 };
 pub use program::{command, is_started_by_hawser, main};
-pub use signals::{stop_flag, stop_flag_of};
+pub use signals::{ignore_hangups, stop_flag, stop_flag_of};
 
 use hawser_units::{Line, printable};
 use std::error::Error;

@@ -1,10 +1,12 @@
-//! Signals that end a program.
+//! Signals that end a program, or have no effect.
 
 use anyhow::{Context, Result};
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
 use signal_hook::low_level::{exit, register};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::thread;
 use std::time::Instant;
 
 /// Signals that are closer together are one wish: `timeout`, and a terminal that is closed, signal a program and then
@@ -47,4 +49,18 @@ pub fn stop_flag_of(signals: &[i32]) -> Result<Arc<AtomicBool>> {
         registered.context("cannot handle signals")?;
     }
     Ok(stop)
+}
+
+/// Logs each SIGHUP, which has no effect: `why` says what to do instead.
+///
+/// # Errors
+/// If signals cannot be handled.
+pub fn ignore_hangups(why: &'static str) -> Result<()> {
+    let mut hangups = Signals::new([SIGHUP]).context("cannot handle signals")?;
+    thread::spawn(move || {
+        for _ in hangups.forever() {
+            tracing::info!("SIGHUP has no effect: {why}");
+        }
+    });
+    Ok(())
 }

@@ -53,7 +53,7 @@ fn a_publisher_goes_on() {
         "publishing",
     );
     signal(&publisher, Signal::SIGHUP);
-    until(&mut log, "SIGHUP ignored");
+    until(&mut log, "SIGHUP has no effect");
     signal(&publisher, Signal::SIGTERM);
     assert!(publisher.wait().unwrap().success());
 }

@@ -4,15 +4,12 @@ use anyhow::{Context, ensure};
 use hawser_cloud::Level;
 use hawser_io::peer::parse_address;
 use hawser_recording::Recording;
-use signal_hook::consts::SIGHUP;
-use signal_hook::iterator::Signals;
 use std::convert::Infallible;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::thread;
 use std::time::Duration;
 
 /// The port of a publisher: UDP, and TCP for requests.
@@ -121,14 +118,8 @@ pub(crate) fn with_data_dir(error: &str) -> String {
     format!("{error} ($HAWSER_DATA stands for {})", data_dir.display())
 }
 
-/// Returns the flag that SIGINT and SIGTERM set. SIGHUP is ignored.
+/// Returns the flag that SIGINT and SIGTERM set. SIGHUP has no effect.
 pub(crate) fn stop_flag() -> anyhow::Result<Arc<AtomicBool>> {
-    let stop = hawser_service::stop_flag()?;
-    let mut hangups = Signals::new([SIGHUP]).context("cannot handle signals")?;
-    thread::spawn(move || {
-        for _ in hangups.forever() {
-            tracing::info!("SIGHUP ignored: another recording or address needs a restart");
-        }
-    });
-    Ok(stop)
+    hawser_service::ignore_hangups("another recording or address needs a restart")?;
+    hawser_service::stop_flag()
 }

@@ -49,7 +49,7 @@ pub fn generate_secret(path: &Path) -> io::Result<()> {
 }
 
 /// Publishes with the options of the command line, until the duration is over or SIGINT or SIGTERM arrives.
-/// SIGHUP is ignored.
+/// SIGHUP has no effect.
 pub fn run(args: Args) -> anyhow::Result<()> {
     let stop = common::stop_flag()?;
     let publisher = Publisher::open(&Config::from_args(args)?)?;

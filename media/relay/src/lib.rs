@@ -28,15 +28,14 @@ use anyhow::{Context, Result};
 use hawser_io::key_file;
 use hawser_keys::KeySource;
 use hawser_objects::TrackSecret;
-use signal_hook::consts::SIGHUP;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 /// Send a broadcast to many viewers, in the kernel
 ///
 /// Receives the packets of a publisher, or of another relay, and sends each to all viewers without
-/// decrypting it. Needs root and Linux 6.6.
+/// decrypting it. Needs root and Linux 6.6. SIGHUP has no effect.
 #[derive(Debug, Clone, clap::Args)]
+#[command(after_help = "Example: hawser relay --config relay.toml")]
 #[command(args_conflicts_with_subcommands = true, arg_required_else_help = true)]
 pub struct Args {
     #[command(subcommand)]
@@ -88,8 +87,7 @@ fn relay(file: &Path, is_check: bool) -> Result<()> {
         return Ok(());
     }
     let stop = hawser_service::stop_flag()?;
-    let hangup = Arc::default();
-    signal_hook::flag::register(SIGHUP, Arc::clone(&hangup)).context("cannot handle signals")?;
+    hawser_service::ignore_hangups("another configuration needs a restart")?;
     let listen: Vec<_> = config.broadcasts.iter().map(|b| b.listen).collect();
     let kernel = Kernel::load(&listen)?;
     let mut server = Server::open(&config, kernel)?;

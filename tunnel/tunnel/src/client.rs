@@ -56,11 +56,10 @@ use servers::Servers;
 use settings::Pushed;
 use sizes::SizesFile;
 use std::collections::BTreeSet;
-use std::convert::Infallible;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{interval, sleep, sleep_until};
@@ -79,7 +78,9 @@ const POLLS_PER_STATUS: u32 = 4;
 /// If the tunnel cannot be set up, or its device fails or is removed.
 pub(crate) async fn run(config: ClientConfig, kill_switch: Option<KillSwitch>) -> Result<()> {
     // Before anything that takes time: a signal must not be missed.
-    let hangup = signal(SignalKind::hangup())?;
+    hawser_service::ignore_hangups(
+        "certificates are read for each connection, other settings need a restart",
+    )?;
     let (mut interrupt, mut terminate) = (
         signal(SignalKind::interrupt())?,
         signal(SignalKind::terminate())?,
@@ -88,22 +89,12 @@ pub(crate) async fn run(config: ClientConfig, kill_switch: Option<KillSwitch>) -
     let mut client = Client::start(config, kill_switch).await?;
     let ended = tokio::select! {
         error = client.stay_connected() => Err(error),
-        never = log_hangups(hangup) => match never {},
         _ = interrupt.recv() => Ok(()),
         _ = terminate.recv() => Ok(()),
     };
     // Ends after the device and its routes, which do not wait for a slow disk.
     client.shut_down().await.finish().await;
     ended
-}
-
-async fn log_hangups(mut hangup: Signal) -> Infallible {
-    while hangup.recv().await.is_some() {
-        info!(
-            "SIGHUP has no effect: certificates are read for each connection, other settings need a restart"
-        );
-    }
-    std::future::pending().await
 }
 
 /// Carries out the decisions of its supervisor.
