@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 /// Generate a secret key for two nodes, or for a broadcast
 #[derive(clap::Args)]
+#[command(after_help = "Example: hawser keygen --media stage.key")]
 pub(crate) struct Args {
     /// File to write, which must not exist yet. Only its owner can read it. Copy it to the other
     /// node, or to the viewers

@@ -29,6 +29,7 @@ use std::path::PathBuf;
 /// something is missing. Works without privileges, and says what could not be checked. Exits with 1
 /// if a check failed. docs/doctor.md explains the checks.
 #[derive(Debug, Clone, clap::Args)]
+#[command(after_help = "Example: hawser doctor --for agent --interface wwan0")]
 pub struct Args {
     /// Check only what these parts need. What fails for a part is a warning without this option
     #[arg(long = "for", value_name = "PART", value_delimiter = ',')]

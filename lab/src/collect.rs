@@ -38,6 +38,9 @@ enum End {
 /// trace of Mahimahi, and `drive-NNN.txt`, what has to be known about them. A drive is written when it is complete, and
 /// what is left also on Ctrl-C.
 #[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Example: hawser lab collect receive --listen 0.0.0.0:14760 --key drive.key --out drives"
+)]
 struct ReceiveArgs {
     /// UDP address to listen on, such as 0.0.0.0:14760
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:14760")]
@@ -55,6 +58,9 @@ struct ReceiveArgs {
 /// Fails before data is sent if an uplink has no answer within 5 s, and later if no uplink has one for 15 s, or if the
 /// receiving end does not confirm that it has written the drives. Ctrl-C ends the collection early.
 #[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Example: hawser lab collect send --to server.example:14760 --key drive.key --uplink wwan0=100"
+)]
 struct SendArgs {
     /// UDP address of the receiving end
     #[arg(long, value_name = "ADDRESS:PORT")]

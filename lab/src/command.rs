@@ -28,6 +28,7 @@ pub struct Args {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// List the experiments and their cases
+    #[command(after_help = "Example: hawser lab list")]
     List,
     Run(RunArgs),
     Selftest(SelftestArgs),
@@ -39,6 +40,7 @@ enum Command {
     Tunnel(schemes::tunnel::Args),
     /// Remove the namespaces and files that killed labs left behind; every start of a lab does this
     /// too
+    #[command(after_help = "Example: hawser lab clean")]
     Clean,
 }
 
@@ -48,6 +50,7 @@ enum Command {
 /// figures are not valid. A case that fails is missing in them; the others are kept, and the command
 /// fails at the end.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Example: hawser lab run cellfusion --seed 2")]
 struct RunArgs {
     /// Name of the experiment, as listed by `hawser lab list`
     experiment: String,
@@ -94,6 +97,7 @@ struct RunArgs {
 ///
 /// Fails if it is not accurate enough for experiments. Keep the machine idle meanwhile.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Example: hawser lab selftest")]
 struct SelftestArgs {
     /// Duration of each of the three measurements, seconds
     #[arg(long, default_value_t = 5.0)]
@@ -107,6 +111,7 @@ struct SelftestArgs {
 ///
 /// Takes about ten minutes. Keep the machine idle meanwhile.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Example: hawser lab bench --part coding")]
 struct BenchArgs {
     /// Parts to measure [default: all]
     #[arg(long = "part", value_name = "PART", value_parser = part())]
@@ -120,6 +125,7 @@ struct BenchArgs {
 ///
 /// A table's template is in a comment of the page in front of it. What no table shows is removed from docs/results.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Example: hawser lab tables --check")]
 struct TablesArgs {
     /// Directory of the documentation
     #[arg(long, value_name = "DIRECTORY", default_value = "docs")]

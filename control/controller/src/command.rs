@@ -6,8 +6,9 @@ use std::path::PathBuf;
 /// Decide the policies of flows, and assign flows to nodes
 ///
 /// Manages nodes, paths and flows. Serves operators (`hawser ctl`, or curl) and agents over
-/// HTTPS.
+/// HTTPS. SIGHUP makes it reload its configuration.
 #[derive(Debug, Clone, clap::Args)]
+#[command(after_help = "Example: hawser controller --config controller.toml")]
 pub struct Args {
     /// Configuration file (docs/controller.md explains every key)
     #[arg(long, value_name = "FILE", required_unless_present = "openapi")]

@@ -21,6 +21,7 @@ use toml::de::{DeArray, DeTable};
 /// file has `tenants`, `flows` and `tracks`, each as printed by `show --json`, and `tunnel_settings`; `hawser
 /// ctl export` writes such files.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Example: hawser ctl apply --file acme.toml --dry-run")]
 pub(crate) struct Args {
     /// File with tenants, settings of tunnel clients, flows and tracks: TOML, or JSON if its name ends with
     /// .json ("-" reads standard input); may be repeated

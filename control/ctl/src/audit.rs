@@ -8,6 +8,7 @@ use hawser_model::audit::{Actor, AuditEntry, Role};
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
     /// List changes and their authors, oldest first
+    #[command(after_help = "Example: hawser ctl audit list")]
     List {
         #[command(flatten)]
         list: ListArgs,

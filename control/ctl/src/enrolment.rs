@@ -8,12 +8,14 @@ use hawser_model::access::ListedEnrolment;
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
     /// List enrolment tokens, used and unused, without their secrets
+    #[command(after_help = "Example: hawser ctl enrolment list --node edge-1")]
     List {
         /// Only tokens for this node
         #[arg(long)]
         node: Option<Name>,
     },
     /// Withdraw an enrolment token; a node that was enrolled with it keeps its certificate
+    #[command(after_help = "Example: hawser ctl enrolment withdraw edge-1 ID")]
     Withdraw {
         /// Name of the node that the token enrols
         node: Name,

@@ -10,6 +10,7 @@ use std::time::Duration;
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
     /// List events, oldest first
+    #[command(after_help = "Example: hawser ctl event list")]
     List {
         #[command(flatten)]
         list: ListArgs,
@@ -17,6 +18,7 @@ pub(crate) enum Command {
         filter: Filter,
     },
     /// Print events as they happen, until Ctrl-C
+    #[command(after_help = "Example: hawser ctl event follow")]
     Follow {
         #[command(flatten)]
         filter: Filter,

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 ///
 /// Nodes, certificates, tokens and secrets are not exported.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Example: hawser ctl export --tenant acme --out backup")]
 pub(crate) struct Args {
     /// Only this tenant
     #[arg(long)]

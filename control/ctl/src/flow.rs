@@ -18,6 +18,7 @@ const COLUMNS: [&str; 8] = [
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
     /// List all flows
+    #[command(after_help = "Example: hawser ctl flow list --node edge-1")]
     List {
         /// Only flows of this tenant
         #[arg(long)]
@@ -27,17 +28,20 @@ pub(crate) enum Command {
         node: Option<Name>,
     },
     /// Show one flow
+    #[command(after_help = "Example: hawser ctl flow show video")]
     Show {
         /// Name of the flow
         flow: Name,
     },
     /// Show why a flow is protected or not: conditions, policy, paths and events
+    #[command(after_help = "Example: hawser ctl flow describe video")]
     Describe {
         /// Name of the flow
         flow: Name,
     },
     Create(Create),
     /// Change a flow; options that are not given keep their values
+    #[command(after_help = "Example: hawser ctl flow set video --paths 1,2")]
     Set {
         /// Name of the flow
         flow: Name,
@@ -45,6 +49,7 @@ pub(crate) enum Command {
         options: Options,
     },
     /// Delete a flow; its packets take the default route
+    #[command(after_help = "Example: hawser ctl flow delete video")]
     Delete {
         /// Name of the flow
         flow: Name,
@@ -53,6 +58,9 @@ pub(crate) enum Command {
 
 /// Create a flow
 #[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Example: hawser ctl flow create video --tenant acme --ingress edge-1 --egress edge-2 --destination 203.0.113.0/24"
+)]
 pub(crate) struct Create {
     /// Name of the flow
     flow: Name,

@@ -102,12 +102,16 @@ enum Topic {
     #[command(subcommand)]
     Context(settings::ContextCommand),
     /// Show the authorities that the controller trusts, and which nodes trust them
+    #[command(after_help = "Example: hawser ctl authority")]
     Authority,
     /// Show the versions of this program and of the controller, and the controller that leads
+    #[command(after_help = "Example: hawser ctl version")]
     Version,
     /// Show the identity that the controller sees
+    #[command(after_help = "Example: hawser ctl whoami")]
     Whoami,
     /// Print a completion script for a shell; docs/ctl.md says where to install it
+    #[command(after_help = "Example: hawser ctl completion bash")]
     Completion {
         /// The shell
         shell: Shell,

@@ -19,18 +19,21 @@ const MAX_VALID_S: u64 = 30 * 24 * 3600;
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
     /// List all nodes
+    #[command(after_help = "Example: hawser ctl node list --tenant acme")]
     List {
         /// Only nodes of this tenant
         #[arg(long)]
         tenant: Option<Name>,
     },
     /// Show one node
+    #[command(after_help = "Example: hawser ctl node show edge-1")]
     Show {
         /// Name of the node
         node: Name,
     },
     Enrol(Enrol),
     /// Change the description of a node
+    #[command(after_help = "Example: hawser ctl node set edge-1 --description van-7")]
     Set {
         /// Name of the node
         node: Name,
@@ -39,16 +42,19 @@ pub(crate) enum Command {
         description: String,
     },
     /// Revoke the node's certificate and its tokens; it has to be enrolled again
+    #[command(after_help = "Example: hawser ctl node revoke edge-1")]
     Revoke {
         /// Name of the node
         node: Name,
     },
     /// Make the node replace the key from which those that it shares with other nodes are derived
+    #[command(after_help = "Example: hawser ctl node rekey edge-1")]
     Rekey {
         /// Name of the node
         node: Name,
     },
     /// Revoke the node's certificate and its tokens, and delete the node
+    #[command(after_help = "Example: hawser ctl node delete edge-1")]
     Delete {
         /// Name of the node
         node: Name,
@@ -57,6 +63,7 @@ pub(crate) enum Command {
 
 /// Create a one-time token with which the node gets its certificate
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Example: hawser ctl node enrol edge-1 --tenant acme --out edge-1.token")]
 pub(crate) struct Enrol {
     /// Name of the node
     node: Name,

@@ -8,6 +8,7 @@ use hawser_model::resource::Path;
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
     /// List the paths of all nodes
+    #[command(after_help = "Example: hawser ctl path list --node edge-1 --watch")]
     List {
         /// Only paths of this node
         #[arg(long)]

@@ -9,13 +9,16 @@ use hawser_units::PolicyCode;
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
     /// List the policy in force for each flow
+    #[command(after_help = "Example: hawser ctl policy list --watch")]
     List,
     /// Show the policy in force for a flow
+    #[command(after_help = "Example: hawser ctl policy show video")]
     Show {
         /// Name of the flow
         flow: Name,
     },
     /// Fix the paths of a flow, until `auto`
+    #[command(after_help = "Example: hawser ctl policy set video 1,3")]
     Set {
         /// Name of the flow
         flow: Name,
@@ -24,6 +27,7 @@ pub(crate) enum Command {
         paths: PolicyCode,
     },
     /// Return the choice of a flow's paths to the controller
+    #[command(after_help = "Example: hawser ctl policy auto video")]
     Auto {
         /// Name of the flow
         flow: Name,

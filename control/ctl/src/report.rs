@@ -9,8 +9,10 @@ use std::fmt::Write;
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
     /// List the latest report of each node, abridged
+    #[command(after_help = "Example: hawser ctl report list")]
     List,
     /// Show the latest report of a node
+    #[command(after_help = "Example: hawser ctl report show edge-1")]
     Show {
         /// Name of the node
         node: Name,

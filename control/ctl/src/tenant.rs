@@ -10,13 +10,16 @@ use hawser_model::resource::Tenant;
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
     /// List all tenants
+    #[command(after_help = "Example: hawser ctl tenant list")]
     List,
     /// Show one tenant
+    #[command(after_help = "Example: hawser ctl tenant show acme")]
     Show {
         /// Name of the tenant
         tenant: Name,
     },
     /// Create a tenant
+    #[command(after_help = "Example: hawser ctl tenant create acme --description Acme")]
     Create {
         /// Name of the tenant
         tenant: Name,
@@ -25,6 +28,7 @@ pub(crate) enum Command {
         description: String,
     },
     /// Change the description of a tenant
+    #[command(after_help = "Example: hawser ctl tenant set acme --description Acme")]
     Set {
         /// Name of the tenant
         tenant: Name,
@@ -33,6 +37,7 @@ pub(crate) enum Command {
         description: String,
     },
     /// Delete a tenant that has neither nodes nor flows nor tokens
+    #[command(after_help = "Example: hawser ctl tenant delete acme --cascade")]
     Delete {
         /// Name of the tenant
         tenant: Name,

@@ -13,8 +13,12 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
     /// List all tokens, without their secrets
+    #[command(after_help = "Example: hawser ctl token list")]
     List,
     /// Create a token; its secret is shown only once
+    #[command(
+        after_help = "Example: hawser ctl token create ci --scope read --days 30 --out ci.token"
+    )]
     Create {
         /// Name of the token, by which events and the audit log name its bearer
         token: Name,
@@ -33,6 +37,7 @@ pub(crate) enum Command {
         out: Option<PathBuf>,
     },
     /// Replace the secret of a token; the new one is shown only once
+    #[command(after_help = "Example: hawser ctl token rotate ci --overlap-hours 24 --out ci.token")]
     Rotate {
         /// Name of the token
         token: Name,
@@ -48,6 +53,7 @@ pub(crate) enum Command {
         out: Option<PathBuf>,
     },
     /// Delete a token; it can no longer be used
+    #[command(after_help = "Example: hawser ctl token delete ci")]
     Delete {
         /// Name of the token
         token: Name,

@@ -10,6 +10,7 @@ use std::fmt::Write;
 
 /// Show the nodes and the paths between them, with their health and the flows that take them
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Example: hawser ctl topology --watch")]
 pub(crate) struct Args {
     /// Only nodes of this tenant
     #[arg(long)]

@@ -8,6 +8,7 @@ use hawser_model::track::Track;
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
     /// List all tracks
+    #[command(after_help = "Example: hawser ctl track list --tenant acme")]
     List {
         /// Only tracks of this tenant
         #[arg(long)]
@@ -17,12 +18,16 @@ pub(crate) enum Command {
         node: Option<Name>,
     },
     /// Show one track
+    #[command(after_help = "Example: hawser ctl track show stage")]
     Show {
         /// Name of the track
         track: Name,
     },
     /// Create a track with a new secret, which its writers and readers get from the controller, and its
     /// relays what they need of it
+    #[command(
+        after_help = "Example: hawser ctl track create stage --tenant acme --writer studio --reader home --relay pop"
+    )]
     Create {
         /// Name of the track
         track: Name,
@@ -40,6 +45,7 @@ pub(crate) enum Command {
         relays: Vec<Name>,
     },
     /// Add and remove writers, readers and relays; the secret is replaced if a node is removed
+    #[command(after_help = "Example: hawser ctl track set stage --add-reader home")]
     Set {
         /// Name of the track
         track: Name,
@@ -47,11 +53,13 @@ pub(crate) enum Command {
         changes: Changes,
     },
     /// Replace the secret; sessions with the old one end within seconds
+    #[command(after_help = "Example: hawser ctl track rekey stage")]
     Rekey {
         /// Name of the track
         track: Name,
     },
     /// Delete a track; its writers, readers and relays stop within seconds
+    #[command(after_help = "Example: hawser ctl track delete stage")]
     Delete {
         /// Name of the track
         track: Name,

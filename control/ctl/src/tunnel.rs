@@ -12,8 +12,10 @@ use std::path::PathBuf;
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
     /// List the tunnel servers that are alive
+    #[command(after_help = "Example: hawser ctl tunnel list")]
     List,
     /// List tunnel clients, and whether they have applied their settings
+    #[command(after_help = "Example: hawser ctl tunnel clients --tenant acme")]
     Clients {
         /// Only clients of this tenant
         #[arg(long)]
@@ -23,8 +25,10 @@ pub(crate) enum Command {
         node: Option<Name>,
     },
     /// Show the settings of a node as a tunnel client
+    #[command(after_help = "Example: hawser ctl tunnel settings car-1")]
     Settings { node: Name },
     /// Replace the settings of a node as a tunnel client
+    #[command(after_help = "Example: hawser ctl tunnel set car-1 --file settings.toml")]
     Set {
         node: Name,
         /// File with the settings: search_every_s, report_every_s and [[uplink]], as in a client's file;
@@ -33,6 +37,7 @@ pub(crate) enum Command {
         file: PathBuf,
     },
     /// Remove the settings of a node as a tunnel client, so that its file applies
+    #[command(after_help = "Example: hawser ctl tunnel clear car-1")]
     Clear { node: Name },
 }
 

@@ -20,6 +20,7 @@ enum Command {
     Serve(hawser_publish::pull::Args),
     Fetch(hawser_view::pull::Args),
     /// Generate the secret of a broadcast
+    #[command(after_help = "Example: hawser keygen --media stage.key")]
     Keygen {
         /// File to write, which must not exist yet. Only its owner can read it. Copy it to the viewers
         file: PathBuf,

@@ -32,8 +32,11 @@ const MAX_BUFFER: ByteSize = ByteSize(64 << 20);
 /// Send a recording to viewers over UDP, encrypted
 ///
 /// The recording is played in a loop, in real time. Viewers are sent every frame at the rate that the path of each
-/// bears; see `hawser view`.
+/// bears; see `hawser view`. SIGHUP has no effect.
 #[derive(Debug, Clone, clap::Args)]
+#[command(
+    after_help = "Example: hawser publish --recording synthetic --key stage.key --listen 0.0.0.0:14748"
+)]
 pub struct Args {
     #[command(flatten)]
     common: CommonArgs,

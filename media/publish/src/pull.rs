@@ -40,7 +40,9 @@ use std::time::Duration;
 ///
 /// The recording is played in a loop, in real time. Viewers request frames and get
 /// the newest one, unencrypted; see `hawser fetch`. docs/push.md says when to use this and when `hawser publish`.
+/// SIGHUP has no effect.
 #[derive(Debug, Clone, clap::Args)]
+#[command(after_help = "Example: hawser serve --recording synthetic")]
 pub struct Args {
     #[command(flatten)]
     common: CommonArgs,
@@ -122,7 +124,7 @@ impl Config {
 }
 
 /// Publishes with the options of the command line, until the duration is over or SIGINT or SIGTERM arrives.
-/// SIGHUP is ignored.
+/// SIGHUP has no effect.
 pub fn run(args: Args) -> anyhow::Result<()> {
     let stop = common::stop_flag()?;
     let publisher = Publisher::open(&Config::from_args(args)?)?;

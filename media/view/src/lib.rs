@@ -68,6 +68,7 @@ pub const DEFAULT_MAX_POINTS: usize = 1 << 24;
 ///
 /// A file that cannot be written any more ends alone; watching continues, and fails at the end.
 #[derive(Debug, Clone, clap::Args)]
+#[command(after_help = "Example: hawser view publisher.example:14748 --key stage.key")]
 pub struct Args {
     #[command(flatten)]
     common: CommonArgs,

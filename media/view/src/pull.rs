@@ -47,6 +47,7 @@ pub const DEFAULT_IN_FLIGHT: usize = 5;
 ///
 /// A file that cannot be written any more ends alone; watching goes on, and fails at the end.
 #[derive(Debug, Clone, clap::Args)]
+#[command(after_help = "Example: hawser fetch publisher.example:14748")]
 pub struct Args {
     #[command(flatten)]
     common: CommonArgs,

@@ -101,6 +101,51 @@ mod tests {
         assert!(!page("hawser.1").unwrap().contains("lab(1)"));
     }
 
+    /// Returns a command and those below it.
+    fn all(command: &Command) -> Vec<&Command> {
+        let below = command.get_subcommands();
+        let below = below.filter(|below| !below.is_hide_set());
+        std::iter::once(command)
+            .chain(below.flat_map(all))
+            .collect()
+    }
+
+    #[test]
+    fn every_help_ends_with_an_example_that_is_valid() {
+        for command in all(&hawser()) {
+            if command.has_subcommands() && !command.is_args_conflicts_with_subcommands_set() {
+                continue;
+            }
+            let name = command.get_name();
+            let help = command.get_after_help().map(ToString::to_string);
+            let help = help.unwrap_or_else(|| panic!("{name} has no example"));
+            let example = help.strip_prefix("Example: ").expect(name);
+            let parsed = hawser().try_get_matches_from(example.split(' '));
+            parsed.unwrap_or_else(|error| panic!("{example}: {error}"));
+        }
+    }
+
+    #[test]
+    fn the_same_options_are_everywhere() {
+        for command in all(&hawser()) {
+            let options = command.get_arguments();
+            let options: Vec<&str> = options.filter_map(|option| option.get_long()).collect();
+            let expected = match command.get_name() {
+                "doctor" | "ctl" => continue,
+                "status" => &["config", "watch", "json"][..],
+                _ if options.contains(&"config") => &["check"],
+                _ => continue,
+            };
+            for option in expected {
+                assert!(
+                    options.contains(option),
+                    "{}: --{option}",
+                    command.get_name()
+                );
+            }
+        }
+    }
+
     #[test]
     fn shells_complete_every_program() {
         let folder = tempfile::tempdir().unwrap();

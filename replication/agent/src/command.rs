@@ -9,6 +9,7 @@ use std::path::PathBuf;
 /// Runs at each edge of the network and needs root. SIGHUP makes it reload flows, policies and
 /// keys.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Example: hawser agent --config node.toml")]
 #[command(
     args_conflicts_with_subcommands = true,
     subcommand_negates_reqs = true,
@@ -26,6 +27,7 @@ enum Command {
     Status(status::Args),
     Enrol(enrol::Args),
     /// Generate a secret key for two nodes
+    #[command(after_help = "Example: hawser keygen pair.key")]
     Keygen {
         /// File to write, which must not exist yet. Only its owner can read it. Copy it to the other node
         file: PathBuf,

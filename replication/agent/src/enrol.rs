@@ -14,6 +14,9 @@ use std::path::{Path, PathBuf};
 /// Obtains the node's certificate with a one-time token. For machines that publish or watch tracks and
 /// have no agent; where one runs, `hawser agent --enrol` does the same.
 #[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Example: hawser enrol edge-1.token --controller https://control.example:14750 --node edge-1"
+)]
 pub struct Args {
     /// File with the token that `hawser ctl node enrol` printed ("-" reads standard input)
     #[arg(value_name = "TOKENFILE")]

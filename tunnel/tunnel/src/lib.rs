@@ -53,8 +53,14 @@ pub struct Args {
 #[derive(Debug, Clone, clap::Subcommand)]
 enum Command {
     /// Run a tunnel client: send this node's packets to a server over all of its uplinks
+    ///
+    /// SIGHUP has no effect: certificates are read for each connection.
+    #[command(after_help = "Example: hawser tunnel client --config client.toml")]
     Client(ClientArgs),
     /// Run a tunnel server: forward the packets of clients
+    ///
+    /// SIGHUP makes it reload certificates, `[[client]]` and revoked clients.
+    #[command(after_help = "Example: hawser tunnel server --config server.toml")]
     Server(RunArgs),
     Status(status::Args),
 }

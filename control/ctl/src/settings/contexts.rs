@@ -17,8 +17,10 @@ const MODE: u32 = 0o600;
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
     /// List the controllers in the configuration file
+    #[command(after_help = "Example: hawser ctl context list")]
     List,
     /// Use a controller from now on
+    #[command(after_help = "Example: hawser ctl context use site")]
     Use {
         /// Name of the context
         name: Name,
@@ -26,11 +28,15 @@ pub(crate) enum Command {
     /// Add or change a controller: with --controller, --authority and --token-file
     ///
     /// The first one is used from now on. Files are stored with their absolute paths.
+    #[command(
+        after_help = "Example: hawser ctl context set site --controller https://control.example:14750 --authority ca.pem --token-file admin.token"
+    )]
     Set {
         /// Name of the context
         name: Name,
     },
     /// Remove a controller from the configuration file
+    #[command(after_help = "Example: hawser ctl context remove site")]
     Remove {
         /// Name of the context
         name: Name,

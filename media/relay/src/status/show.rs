@@ -8,6 +8,7 @@ use std::path::PathBuf;
 
 /// Show the status of a relay
 #[derive(Debug, Clone, clap::Args)]
+#[command(after_help = "Example: hawser relay status --config relay.toml --watch")]
 pub struct Args {
     /// The configuration file of the relay
     #[arg(long, value_name = "FILE")]

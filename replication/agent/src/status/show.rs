@@ -11,6 +11,7 @@ use std::path::PathBuf;
 
 /// Show the status of the agent of a node
 #[derive(Debug, Clone, clap::Args)]
+#[command(after_help = "Example: hawser status --config node.toml --watch")]
 pub struct Args {
     /// The configuration of the agent
     #[arg(long, value_name = "FILE")]

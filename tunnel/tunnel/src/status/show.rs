@@ -8,6 +8,7 @@ use std::path::PathBuf;
 
 /// Show the status of a tunnel client or server
 #[derive(Debug, Clone, clap::Args)]
+#[command(after_help = "Example: hawser tunnel status --config client.toml --watch")]
 pub struct Args {
     /// The configuration file of the client or server
     #[arg(long, value_name = "FILE")]
