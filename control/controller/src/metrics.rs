@@ -8,7 +8,7 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
-use prometheus_client::registry::{Registry, Unit};
+use prometheus_client::registry::{Metric, Registry, Unit};
 use std::time::Duration;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -100,120 +100,74 @@ fn seconds() -> Histogram {
     Histogram::new(exponential_buckets(0.0005, 2.0, 16))
 }
 
+/// Registers a new metric and returns it.
+fn register<M: Metric + Clone + Default>(registry: &mut Registry, name: &str, help: &str) -> M {
+    let metric = M::default();
+    registry.register(name, help, metric.clone());
+    metric
+}
+
+/// Registers a metric in seconds and returns it.
+fn register_seconds<M: Metric + Clone>(
+    registry: &mut Registry,
+    name: &str,
+    help: &str,
+    metric: M,
+) -> M {
+    registry.register_with_unit(name, help, Unit::Seconds, metric.clone());
+    metric
+}
+
 impl Metrics {
     pub(crate) fn new() -> Metrics {
         let mut registry = Registry::with_prefix("hawser_controller");
-        let metrics = Metrics {
-            requests: Family::default(),
-            request_seconds: Family::new_with_constructor(seconds),
-            refused: Family::default(),
-            decisions: Family::default(),
-            ignored: Family::default(),
-            pushed: Family::default(),
-            policy_delivery_seconds: seconds(),
-            connections: Gauge::default(),
-            streams: Gauge::default(),
-            nodes_alive: Gauge::default(),
-            nodes: Gauge::default(),
-            nodes_lost: Gauge::default(),
-            failed_writes: Counter::default(),
-            is_leader: Gauge::default(),
-            damaged: Gauge::default(),
-            settings_differ: Gauge::default(),
-            flows: Family::default(),
-            registry: Registry::default(),
-        };
-        metrics.register_requests(&mut registry);
-        metrics.register_policies(&mut registry);
-        metrics.register_state(&mut registry);
+        let to = &mut registry;
         Metrics {
+            requests: register(to, "requests", "Requests by route and status"),
+            request_seconds: register_seconds(
+                to,
+                "request",
+                "Time to process requests, by route",
+                Family::new_with_constructor(seconds as fn() -> Histogram),
+            ),
+            refused: register(
+                to,
+                "refused",
+                "Rejected requests, connections and signals, by reason",
+            ),
+            decisions: register(to, "decisions", "Policies decided, by reason"),
+            ignored: register(to, "ignored", "Ignored observations, by reason"),
+            pushed: register(to, "pushed", "Messages sent to nodes, by kind"),
+            policy_delivery_seconds: register_seconds(
+                to,
+                "policy_delivery",
+                "Time from a decision until its policy is sent to a node",
+                seconds(),
+            ),
+            connections: register(to, "connections", "Open connections"),
+            streams: register(to, "streams", "Open event streams of nodes"),
+            nodes: register(to, "nodes", "Nodes that exist"),
+            nodes_alive: register(to, "nodes_alive", "Nodes that are alive"),
+            nodes_lost: register(
+                to,
+                "nodes_lost",
+                "Nodes that were alive and are not any more",
+            ),
+            failed_writes: register(to, "failed_writes", "Changes that the store did not take"),
+            is_leader: register(to, "is_leader", "1 if this controller is the leader"),
+            flows: register(to, "flows", "Flows by mode and state"),
+            damaged: register(
+                to,
+                "damaged_records",
+                "Records of the store that cannot be read",
+            ),
+            settings_differ: register(
+                to,
+                "settings_differ",
+                "Settings that should be the leader's and are not",
+            ),
             registry,
-            ..metrics
         }
-    }
-
-    fn register_requests(&self, registry: &mut Registry) {
-        registry.register(
-            "requests",
-            "Requests by route and status",
-            self.requests.clone(),
-        );
-        registry.register_with_unit(
-            "request",
-            "Time to process requests, by route",
-            Unit::Seconds,
-            self.request_seconds.clone(),
-        );
-        registry.register(
-            "refused",
-            "Rejected requests, connections and signals, by reason",
-            self.refused.clone(),
-        );
-    }
-
-    fn register_policies(&self, registry: &mut Registry) {
-        registry.register(
-            "decisions",
-            "Policies decided, by reason",
-            self.decisions.clone(),
-        );
-        registry.register(
-            "ignored",
-            "Ignored observations, by reason",
-            self.ignored.clone(),
-        );
-        registry.register(
-            "pushed",
-            "Messages sent to nodes, by kind",
-            self.pushed.clone(),
-        );
-        registry.register_with_unit(
-            "policy_delivery",
-            "Time from a decision until its policy is sent to a node",
-            Unit::Seconds,
-            self.policy_delivery_seconds.clone(),
-        );
-    }
-
-    fn register_state(&self, registry: &mut Registry) {
-        registry.register("connections", "Open connections", self.connections.clone());
-        registry.register(
-            "streams",
-            "Open event streams of nodes",
-            self.streams.clone(),
-        );
-        registry.register("nodes", "Nodes that exist", self.nodes.clone());
-        registry.register(
-            "nodes_alive",
-            "Nodes that are alive",
-            self.nodes_alive.clone(),
-        );
-        registry.register(
-            "nodes_lost",
-            "Nodes that were alive and are not any more",
-            self.nodes_lost.clone(),
-        );
-        registry.register(
-            "failed_writes",
-            "Changes that the store did not take",
-            self.failed_writes.clone(),
-        );
-        registry.register(
-            "is_leader",
-            "1 if this controller is the leader",
-            self.is_leader.clone(),
-        );
-        registry.register("flows", "Flows by mode and state", self.flows.clone());
-        registry.register(
-            "damaged_records",
-            "Records of the store that cannot be read",
-            self.damaged.clone(),
-        );
-        registry.register(
-            "settings_differ",
-            "Settings that should be the leader's and are not",
-            self.settings_differ.clone(),
-        );
     }
 
     pub(crate) fn request(&self, method: &Method, route: &str, status: u16, took: Duration) {
