@@ -1,22 +1,23 @@
 //! Figures of a program in the OpenMetrics text format, served over HTTP.
 //!
-//! A program describes each figure once, as a [`Metric`] of the structure that has it, and formats a
-//! [`page`] of them. [`server`] serves the pages.
+//! A struct of figures names each of them once: [`Metrics`] is derived, a [`page`] is made of it, and the comments are the
+//! help texts and the reference, `docs/reference/metrics.md`. [`server`] serves the pages.
 //!
 //! ```
-//! use hawser_metrics::{Metric, Sink, gauge, page};
+//! use hawser_metrics::{Metrics, page};
 //!
+//! #[derive(Metrics)]
 //! struct Queue {
+//!     #[label("port")]
+//!     port: u8,
+//!     /// Bytes that wait.
+//!     #[gauge("bytes")]
 //!     bytes: u64,
 //! }
 //!
-//! const METRICS: [Metric<Queue>; 1] = [gauge("bytes", "Bytes that wait", |q| q.bytes as f64)];
-//!
-//! let queue = Queue { bytes: 7 };
-//! let text = page("queue", move |sink: &mut Sink<'_>| {
-//!     sink.write(&METRICS, || [([("port", "1")], &queue)])
-//! });
-//! assert!(text.contains("queue_bytes{port=\"1\"} 7.0"));
+//! let text = page("queue", &Queue { port: 1, bytes: 7 });
+//! assert!(text.contains("# HELP queue_bytes Bytes that wait.\n"));
+//! assert!(text.contains("queue_bytes{port=\"1\"} 7.0\n"));
 //! ```
 
 #[cfg(any(test, feature = "checks"))]
@@ -24,104 +25,144 @@
 pub mod checks;
 pub mod server;
 
+/// Derives [`Metrics`] for a struct. The attributes of its fields:
+/// - `#[counter("name")]` for a figure that only grows, whose name gets the suffix `_total`, and `#[gauge("name")]` for others.
+///   The help is the first paragraph of the field's comment, or `help = "text"`. A map has a sample for each of its entries,
+///   with their keys as the values of the labels that follow the name;
+/// - `#[metrics]` for what has figures itself, with the labels of its maps;
+/// - `#[label("name")]` for the value of a label of all that follows in the struct.
+///
+/// With `of = function` at the end, the figure is the function's value for the field, or for the struct if the attribute is
+/// the struct's own.
+pub use hawser_metrics_derive::Metrics;
+
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
+use std::collections::BTreeMap;
 use std::fmt;
+use std::time::Duration;
 
-/// The labels of a program's only sample of a metric.
-pub const NO_LABELS: [(&str, &str); 0] = [];
+/// A figure, or something that has figures.
+pub trait Metrics {
+    /// Writes it as a metric of `family`, or its own figures if there is none. `labels` are the names of the labels whose
+    /// values are the keys of maps.
+    fn write(&self, page: &mut Page, family: Option<Family>, labels: &[&'static str]);
+}
 
-/// A metric with its value for each `T`.
-#[derive(Debug)]
-pub struct Metric<T> {
+/// A metric without its samples.
+#[derive(Debug, Clone, Copy)]
+pub struct Family {
     name: &'static str,
     help: &'static str,
-    value: Value<T>,
+    is_counter: bool,
 }
 
-#[derive(Debug)]
-enum Value<T> {
-    Counter(fn(&T) -> u64),
-    Gauge(fn(&T) -> f64),
-}
-
-/// Returns a metric that only grows. Its name gets the suffix `_total`.
-pub const fn counter<T>(name: &'static str, help: &'static str, value: fn(&T) -> u64) -> Metric<T> {
-    Metric {
-        name,
-        help,
-        value: Value::Counter(value),
+impl Family {
+    /// Returns a metric that only grows. Its name gets the suffix `_total`.
+    pub const fn counter(name: &'static str, help: &'static str) -> Self {
+        Family {
+            name,
+            help,
+            is_counter: true,
+        }
     }
-}
 
-/// Returns a metric that only grows, of which the samples are the values themselves: counts by reason.
-pub const fn counts(name: &'static str, help: &'static str) -> [Metric<u64>; 1] {
-    [counter(name, help, |count| *count)]
-}
-
-/// Returns the samples of counts with the label `reason`.
-pub fn by_reason<'a>(
-    counts: &'a [(&'static str, u64)],
-) -> impl Iterator<Item = ([(&'static str, &'static str); 1], &'a u64)> {
-    let counts = counts.iter();
-    counts.map(|(reason, count)| ([("reason", *reason)], count))
-}
-
-/// Returns a metric that grows and shrinks. A value that is not known is NaN.
-pub const fn gauge<T>(name: &'static str, help: &'static str, value: fn(&T) -> f64) -> Metric<T> {
-    Metric {
-        name,
-        help,
-        value: Value::Gauge(value),
+    /// Returns a metric that grows and shrinks.
+    pub const fn gauge(name: &'static str, help: &'static str) -> Self {
+        Family {
+            name,
+            help,
+            is_counter: false,
+        }
     }
-}
-
-/// Returns a page of the metrics that `write` writes, each with `prefix` in front of its name.
-pub fn page(
-    prefix: &str,
-    write: impl Fn(&mut Sink<'_>) -> fmt::Result + Send + Sync + 'static,
-) -> String {
-    let mut registry = Registry::with_prefix(prefix);
-    registry.register_collector(Box::new(Written(write)));
-    let mut text = String::new();
-    encode(&mut text, &registry).expect("a string takes everything");
-    text
 }
 
 /// Takes the samples of a page.
-#[derive(Debug)]
-pub struct Sink<'a>(DescriptorEncoder<'a>);
+#[derive(Debug, Default)]
+pub struct Page {
+    families: Vec<(Family, Vec<Sample>)>,
+    labels: Labels,
+}
 
-impl Sink<'_> {
-    /// Writes the metrics, each with one sample for each item of `samples`: a set of labels, and the
-    /// structure that has the value.
-    pub fn write<'s, T: 's, L, S>(
-        &mut self,
-        metrics: &[Metric<T>],
-        samples: impl Fn() -> S,
-    ) -> fmt::Result
-    where
-        L: EncodeLabelSet,
-        S: IntoIterator<Item = (L, &'s T)>,
-    {
-        for metric in metrics {
-            let metric_type = match metric.value {
-                Value::Counter(_) => MetricType::Counter,
-                Value::Gauge(_) => MetricType::Gauge,
+type Labels = Vec<(&'static str, String)>;
+
+#[derive(Debug, Clone, Copy)]
+enum Value {
+    Integer(u64),
+    Real(f64),
+}
+
+#[derive(Debug)]
+struct Sample {
+    labels: Labels,
+    value: Value,
+}
+
+impl Page {
+    /// Writes a figure that grows and shrinks. A value that is not known is NaN.
+    pub fn gauge(&mut self, name: &'static str, help: &'static str, value: impl Metrics) {
+        value.write(self, Some(Family::gauge(name, help)), &[]);
+    }
+
+    /// Adds a label to the samples that follow.
+    pub fn enter(&mut self, label: &'static str, value: impl ToString) {
+        self.labels.push((label, value.to_string()));
+    }
+
+    /// Returns the number of labels of the samples that follow.
+    pub fn depth(&self) -> usize {
+        self.labels.len()
+    }
+
+    /// Removes the labels beyond `depth`.
+    pub fn leave(&mut self, depth: usize) {
+        self.labels.truncate(depth);
+    }
+
+    fn add(&mut self, family: Option<Family>, value: Value) {
+        let Some(family) = family else { return };
+        let sample = Sample {
+            labels: self.labels.clone(),
+            value,
+        };
+        let same = |known: &&mut (Family, Vec<Sample>)| known.0.name == family.name;
+        match self.families.iter_mut().find(same) {
+            Some((_, samples)) => samples.push(sample),
+            None => self.families.push((family, vec![sample])),
+        }
+    }
+}
+
+impl Collector for Page {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        for (
+            Family {
+                name,
+                help,
+                is_counter,
+            },
+            samples,
+        ) in &self.families
+        {
+            let kind = match is_counter {
+                true => MetricType::Counter,
+                false => MetricType::Gauge,
             };
-            let mut family =
-                self.0
-                    .encode_descriptor(metric.name, metric.help, None, metric_type)?;
-            for (labels, sampled) in samples() {
-                let sample = family.encode_family(&labels)?;
-                match metric.value {
-                    Value::Counter(value) => ConstCounter::new(value(sampled)).encode(sample)?,
-                    Value::Gauge(value) => ConstGauge::new(value(sampled)).encode(sample)?,
+            let mut family = encoder.encode_descriptor(name, help, None, kind)?;
+            for Sample { labels, value } in samples {
+                let sample = family.encode_family(labels)?;
+                match (is_counter, *value) {
+                    (true, Value::Integer(value)) => ConstCounter::new(value).encode(sample)?,
+                    (true, Value::Real(value)) => ConstCounter::new(value).encode(sample)?,
+                    (false, Value::Integer(value)) => {
+                        ConstGauge::new(value as f64).encode(sample)?
+                    }
+                    (false, Value::Real(value)) => ConstGauge::new(value).encode(sample)?,
                 }
             }
         }
@@ -129,16 +170,111 @@ impl Sink<'_> {
     }
 }
 
-struct Written<W>(W);
+/// Returns a page of figures, with `prefix` in front of their names.
+pub fn page(prefix: &str, figures: &(impl Metrics + ?Sized)) -> String {
+    let mut page = Page::default();
+    figures.write(&mut page, None, &[]);
+    let mut registry = Registry::with_prefix(prefix);
+    registry.register_collector(Box::new(page));
+    let mut text = String::new();
+    encode(&mut text, &registry).expect("a string takes everything");
+    text
+}
 
-impl<W> fmt::Debug for Written<W> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Written")
+/// Returns the function's value. The derived code calls it, so that a closure's argument needs no type.
+#[doc(hidden)]
+pub fn apply<T: ?Sized, V>(value: &T, function: impl FnOnce(&T) -> V) -> V {
+    function(value)
+}
+
+impl Metrics for u64 {
+    fn write(&self, page: &mut Page, family: Option<Family>, _: &[&'static str]) {
+        page.add(family, Value::Integer(*self));
     }
 }
 
-impl<W: Fn(&mut Sink<'_>) -> fmt::Result + Send + Sync + 'static> Collector for Written<W> {
-    fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        (self.0)(&mut Sink(encoder))
+macro_rules! integers {
+    ($($integer:ty)*) => {$(
+        impl Metrics for $integer {
+            fn write(&self, page: &mut Page, family: Option<Family>, labels: &[&'static str]) {
+                (*self as u64).write(page, family, labels);
+            }
+        }
+    )*};
+}
+
+integers!(bool u8 u16 usize);
+
+impl Metrics for f64 {
+    fn write(&self, page: &mut Page, family: Option<Family>, _: &[&'static str]) {
+        page.add(family, Value::Real(*self));
+    }
+}
+
+/// In seconds.
+impl Metrics for Duration {
+    fn write(&self, page: &mut Page, family: Option<Family>, _: &[&'static str]) {
+        page.add(family, Value::Real(self.as_secs_f64()));
+    }
+}
+
+/// `None` is NaN, or has no figures.
+impl<T: Metrics> Metrics for Option<T> {
+    fn write(&self, page: &mut Page, family: Option<Family>, labels: &[&'static str]) {
+        match self {
+            Some(value) => value.write(page, family, labels),
+            None => page.add(family, Value::Real(f64::NAN)),
+        }
+    }
+}
+
+impl<T: Metrics> Metrics for [T] {
+    fn write(&self, page: &mut Page, family: Option<Family>, labels: &[&'static str]) {
+        self.iter()
+            .for_each(|value| value.write(page, family, labels));
+    }
+}
+
+impl<T: Metrics> Metrics for Vec<T> {
+    fn write(&self, page: &mut Page, family: Option<Family>, labels: &[&'static str]) {
+        self.as_slice().write(page, family, labels);
+    }
+}
+
+impl<T: Metrics + ?Sized> Metrics for &T {
+    fn write(&self, page: &mut Page, family: Option<Family>, labels: &[&'static str]) {
+        (**self).write(page, family, labels);
+    }
+}
+
+impl<K: fmt::Display, V: Metrics> Metrics for BTreeMap<K, V> {
+    fn write(&self, page: &mut Page, family: Option<Family>, labels: &[&'static str]) {
+        write_entries(self.iter(), page, family, labels);
+    }
+}
+
+impl<K: fmt::Display, V: Metrics, const N: usize> Metrics for [(K, V); N] {
+    fn write(&self, page: &mut Page, family: Option<Family>, labels: &[&'static str]) {
+        write_entries(
+            self.iter().map(|(key, value)| (key, value)),
+            page,
+            family,
+            labels,
+        );
+    }
+}
+
+fn write_entries<'a, K: fmt::Display + 'a, V: Metrics + 'a>(
+    entries: impl Iterator<Item = (&'a K, &'a V)>,
+    page: &mut Page,
+    family: Option<Family>,
+    labels: &[&'static str],
+) {
+    let (label, rest) = labels.split_first().expect("a label for each map");
+    let depth = page.depth();
+    for (key, value) in entries {
+        page.enter(label, key);
+        value.write(page, family, rest);
+        page.leave(depth);
     }
 }

@@ -1,5 +1,6 @@
 //! Serves pages of metrics over HTTP.
 
+use crate::{Metrics, page};
 use axum::Router;
 use axum::http::header::CONTENT_TYPE;
 use hyper::server::conn::http1::Builder;
@@ -60,17 +61,25 @@ pub fn check_loopback(address: SocketAddr, port: u16) -> Result<(), String> {
     }
 }
 
-/// Serves the text that `page` returns at `address`, for any request path.
+/// Serves the figures that `figures` returns at `address`, for any request path, with `prefix` in front of their names.
 ///
 /// # Errors
 /// If the address is in use or not one of this machine.
-pub async fn serve(
+pub async fn serve<M: Metrics + 'static>(
     address: SocketAddr,
-    page: impl Fn() -> String + Clone + Send + Sync + 'static,
+    prefix: &'static str,
+    figures: impl Fn() -> M + Clone + Send + Sync + 'static,
 ) -> io::Result<()> {
-    let listener = TcpListener::bind(address).await?;
-    tokio::spawn(accept(listener, router(page), REQUEST_TIMEOUT));
+    let listener = bind(address).await?;
+    tokio::spawn(accept(listener, router(prefix, figures), REQUEST_TIMEOUT));
     Ok(())
+}
+
+async fn bind(address: SocketAddr) -> io::Result<TcpListener> {
+    TcpListener::bind(address).await.map_err(|error| {
+        let message = format!("cannot serve metrics at {address}: {error}");
+        io::Error::new(error.kind(), message)
+    })
 }
 
 /// Does what [`serve`] does, in a thread of its own, for a program that has no executor. Returns the
@@ -78,23 +87,28 @@ pub async fn serve(
 ///
 /// # Errors
 /// If the address is in use or not one of this machine, or no thread can be started.
-pub fn serve_in_thread(
+pub fn serve_in_thread<M: Metrics + 'static>(
     address: SocketAddr,
-    page: impl Fn() -> String + Clone + Send + Sync + 'static,
+    prefix: &'static str,
+    figures: impl Fn() -> M + Clone + Send + Sync + 'static,
 ) -> io::Result<SocketAddr> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    let listener = runtime.block_on(TcpListener::bind(address))?;
+    let listener = runtime.block_on(bind(address))?;
     let address = listener.local_addr()?;
-    let accept = accept(listener, router(page), REQUEST_TIMEOUT);
+    let accept = accept(listener, router(prefix, figures), REQUEST_TIMEOUT);
     thread::Builder::new()
         .name("metrics".to_owned())
         .spawn(move || runtime.block_on(accept))?;
     Ok(address)
 }
 
-fn router(page: impl Fn() -> String + Clone + Send + Sync + 'static) -> Router {
+fn router<M: Metrics + 'static>(
+    prefix: &'static str,
+    figures: impl Fn() -> M + Clone + Send + Sync + 'static,
+) -> Router {
+    let page = move || page(prefix, &figures());
     Router::new().fallback(async move || ([(CONTENT_TYPE, OPENMETRICS)], page()))
 }
 
@@ -241,25 +255,30 @@ mod tests {
         }
     }
 
+    struct Count(u64);
+
+    impl Metrics for Count {
+        fn write(&self, page: &mut crate::Page, _: Option<crate::Family>, _: &[&'static str]) {
+            page.gauge("pages", "Pages before", self.0);
+        }
+    }
+
     #[tokio::test]
     async fn a_program_without_executor_serves_pages_of_the_present() {
-        let count = Arc::new(std::sync::atomic::AtomicU32::new(0));
-        let page = move || {
-            let before = count.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-            format!("page {before}")
-        };
+        let count = Arc::new(std::sync::atomic::AtomicU64::new(0));
+        let figures = move || Count(count.fetch_add(1, std::sync::atomic::Ordering::Relaxed));
         let address = std::thread::spawn(move || {
-            serve_in_thread("127.0.0.1:0".parse().unwrap(), page).unwrap()
+            serve_in_thread("127.0.0.1:0".parse().unwrap(), "test", figures).unwrap()
         });
         let address = address.join().unwrap();
-        for expected in ["page 0", "page 1"] {
+        for expected in ["test_pages{} 0.0\n# EOF\n", "test_pages{} 1.0\n# EOF\n"] {
             let page = request(address).await;
             assert!(
                 page.contains(OPENMETRICS) && page.ends_with(expected),
                 "{page}"
             );
         }
-        let taken = std::thread::spawn(move || serve_in_thread(address, String::new));
+        let taken = std::thread::spawn(move || serve_in_thread(address, "test", || None::<u64>));
         let error = taken.join().unwrap().unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
     }

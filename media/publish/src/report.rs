@@ -1,6 +1,7 @@
 //! The counts of a publisher's run.
 
 use hawser_io::udp::UdpSocket;
+use hawser_metrics::Metrics;
 use hawser_objects::{HostStats, SenderStats, ViewerStatus};
 use std::fmt;
 use std::time::Duration;
@@ -33,11 +34,14 @@ impl fmt::Display for Failure {
 impl std::error::Error for Failure {}
 
 /// The counts of the camera.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Metrics)]
+#[gauge("encode_mean_seconds", help = "Mean time to encode a frame since the start", of = Self::encode_mean)]
 pub struct Captured {
     /// Frames that were captured.
+    #[counter("frames_captured")]
     pub frames: u64,
-    /// Frames that were not captured, because an earlier one took longer than its interval.
+    /// Frames that were not captured because an earlier one took longer than its interval.
+    #[counter("frames_missed")]
     pub missed: u64,
     /// Frames of the recording that were left out because it has more in a second than are captured.
     pub left_out: u64,
@@ -45,9 +49,13 @@ pub struct Captured {
     pub damaged: u64,
     /// Points that were left out because they are farther than 32.767 m or not finite.
     pub out_of_range: u64,
-    /// Frames that were encoded. Without viewers, none are.
+    /// Frames that were encoded.
+    ///
+    /// Without viewers, none are.
+    #[counter("frames_encoded")]
     pub encoded: u64,
-    /// Encoded frames that were dropped because the network's thread was busy.
+    /// Encoded frames that were not sent because earlier ones still were.
+    #[counter("frames_discarded")]
     pub discarded: u64,
     /// The time that encoding took, in total and at most for a frame.
     pub encode_total: Duration,
@@ -56,27 +64,40 @@ pub struct Captured {
 }
 
 /// The counts of the network.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Metrics)]
+#[counter("objects_dropped", "reason", help = "Layers of frames that were not delivered, by reason", of = Self::dropped)]
+#[counter("datagrams_refused", "reason", help = "Datagrams that were refused, by reason", of = Self::refused)]
+#[counter("report_parts_unused", "reason", help = "Parts of viewers' reports that were not used, by reason", of = Self::unused)]
 pub struct Sent {
     /// Frames that were offered to the viewers.
     pub frames: u64,
     /// Viewers that joined.
+    #[counter("sessions")]
     pub viewers: u64,
     /// Datagrams that were sent.
     pub datagrams: u64,
-    /// Datagrams that the kernel did not accept.
+    /// Datagrams that the kernel did not send.
+    #[counter("send_failures")]
     pub send_failures: u64,
     /// Datagrams that are longer than any message of a viewer.
     pub too_long: u64,
     /// Parts of reports of viewers that the rate control refused.
     pub refused_parts: u64,
     /// Datagrams that the kernel dropped because they were not read in time.
+    #[counter("receive_drops")]
     pub receive_drops: u64,
     /// The counts of the in-flight buffers of all viewers.
+    #[counter("packets", help = "Packets sent for the first time", of = |objects| objects.packets)]
+    #[counter("packets_repeated", help = "Packets sent again", of = |objects| objects.repeated)]
+    #[counter("packets_lost", help = "Packets that were considered lost", of = |objects| objects.lost)]
+    #[counter("packets_spurious", help = "Those of the lost packets that were acknowledged later", of = |objects| objects.spurious)]
+    #[counter("objects_delivered", help = "Layers of frames that viewers have acknowledged", of = |objects| objects.delivered)]
     pub objects: SenderStats,
-    /// Bytes that viewers received, and those that were marked.
+    /// Bytes of UDP payloads that viewers reported as received.
+    #[counter("received_bytes")]
     pub received_bytes: u64,
-    /// Bytes that viewers received with the mark CE.
+    /// Those of the received bytes that the network had marked (ECN).
+    #[counter("marked_bytes")]
     pub marked_bytes: u64,
     /// The counts of the sessions.
     pub sessions: HostStats,
@@ -98,7 +119,52 @@ impl Captured {
     }
 }
 
+/// A count and its reason.
+type Reason = (&'static str, u64);
+
 impl Sent {
+    /// Returns the layers that were not delivered, by reason.
+    fn dropped(&self) -> [Reason; 6] {
+        let objects = &self.objects;
+        [
+            ("no_room", objects.refused_no_room),
+            ("too_late", objects.refused_expired + objects.expired),
+            ("displaced", objects.displaced),
+            ("dependent", objects.refused_dependent + objects.dependent),
+            ("sent_in_part", objects.late),
+            ("not_confirmed", objects.unconfirmed),
+        ]
+    }
+
+    /// Returns the datagrams that were refused, by reason.
+    fn refused(&self) -> [Reason; 13] {
+        let sessions = &self.sessions;
+        [
+            ("without_key", sessions.unauthorised),
+            ("no_room", sessions.full),
+            ("too_many_requests", sessions.too_many_requests),
+            ("not_answered", sessions.not_sent),
+            ("forged", sessions.forged),
+            ("repeated", sessions.replayed),
+            ("invalid", sessions.invalid),
+            ("unknown_session", sessions.unknown_session),
+            ("too_many", sessions.too_many),
+            ("unexpected", sessions.unexpected),
+            ("too_long", self.too_long),
+            ("impossible_report", self.objects.refused_reports),
+            ("excessive_totals", self.objects.excessive_totals),
+        ]
+    }
+
+    /// Returns the parts of reports that were not used, by reason.
+    fn unused(&self) -> [Reason; 3] {
+        [
+            ("never_sent", self.objects.acknowledged_unsent),
+            ("impossible_time", self.objects.impossible_times),
+            ("rate_control", self.refused_parts),
+        ]
+    }
+
     /// Adds the counts of viewers whose sessions end.
     pub(crate) fn add_viewers(&mut self, viewers: &[ViewerStatus]) {
         for viewer in viewers {

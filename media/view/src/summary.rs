@@ -3,6 +3,7 @@
 use crate::Drawn;
 use crate::measured::{self, CaptureInterval, write_qoe};
 use crate::row::Row;
+use hawser_metrics::Metrics;
 use hawser_objects::{FrameStats, Receiver, Refusals, Viewer, ViewerStats};
 use hawser_packets::media::DEFAULT_DATAGRAM;
 use hawser_qoe::{Frame, Qoe};
@@ -21,34 +22,60 @@ pub struct Summary {
 }
 
 /// Counts of packets and frames that arrived, over all sessions.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Metrics)]
 pub struct Received {
     /// Sessions that were opened.
+    #[counter("sessions")]
     pub sessions: u64,
     /// Authentic packets of media.
+    #[counter("packets")]
     pub packets: u64,
     /// Bytes of their UDP payloads.
+    #[counter("received_bytes")]
     pub bytes: u64,
     /// The length of the longest authentic datagram.
     pub longest: usize,
-    /// Those of the bytes that were marked CE.
+    /// Those of the received bytes that the network had marked (ECN).
+    #[counter("marked_bytes")]
     pub marked_bytes: u64,
     /// Datagrams that were refused, by reason.
+    #[counter("datagrams_refused", "reason", of = Refused::by_reason)]
     pub refused: Refused,
     /// Packets that arrived after the deadline of their object.
+    #[counter("late_packets")]
     pub late_packets: u64,
     /// Frames by how much of them arrived, and layers that were complete too late.
+    #[counter("frames", "arrived", help = "Frames of which something arrived, by how much of them did", of = arrived)]
+    #[counter("late_layers", help = "Layers that were complete after their frame had been shown without them",
+        of = |frames| frames.late_objects)]
+    #[counter("frames_lesser_encoding", help = "Frames of which some camera had another than the best encoding",
+        of = |frames| frames.lesser_encoding)]
     pub frames: FrameStats,
     /// Frames that arrived and were not decoded, because earlier ones still were.
     pub not_decoded: u64,
     /// Datagrams that the kernel dropped because they were not read in time.
+    #[counter("receive_drops")]
     pub kernel_drops: u64,
-    /// Messages that the kernel did not take.
+    /// Messages that the kernel did not send.
+    #[counter("send_failures")]
     pub send_failures: u64,
-    /// Messages of the network that the publisher cannot be reached.
+    /// Errors of the network on the way to the publisher.
+    #[counter("unreachable")]
     pub unreachable: u64,
     /// The time for which the stream was in view. `None` without a pose.
+    #[counter("looks_changed", help = "Changes between in view and out of view",
+        of = |looked| looked.unwrap_or_default().changes)]
     pub looked: Option<Looked>,
+}
+
+/// Returns the numbers of frames by how much of them arrived.
+fn arrived(frames: &FrameStats) -> [(&'static str, u64); 4] {
+    [
+        ("whole", frames.whole),
+        ("without_refinement", frames.reduced),
+        ("without_camera", frames.without_track),
+        ("without_base", frames.undecodable),
+    ]
 }
 
 /// The time for which a stream was in view, and that for which it was not.

@@ -20,6 +20,7 @@ use hawser_io::clock::unix_ms;
 use hawser_io::failures::{Change, Failures};
 use hawser_io::json_file::JsonFile;
 use hawser_io::kept::Deviation;
+use hawser_metrics::Metrics;
 use hawser_pathset::PathTotals;
 use hawser_replication_bpf::{FallbackStats, RxStats, Sender, TxStats};
 use hawser_units::{FlowId, Line, PathId};
@@ -34,7 +35,7 @@ use tracing::{error, info};
 
 /// The content of the status file, for operators and programs. Counters never decrease while the
 /// agent runs.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Metrics)]
 pub struct Status {
     /// The node's name.
     pub node: String,
@@ -45,64 +46,89 @@ pub struct Status {
     /// The time at which this was written, milliseconds since 1970.
     pub written_unix_ms: u64,
     /// The state of the configuration.
+    #[metrics]
     pub configuration: ConfigurationStatus,
     /// The paths, by path number, counted from one.
     #[serde(default)]
+    #[metrics("path")]
     pub paths: BTreeMap<u8, PathState>,
-    /// Interfaces to which a program is not attached, with the reason.
+    /// Interfaces to which a program is not attached.
+    ///
+    /// The values are the reasons.
     #[serde(default)]
+    #[gauge("interfaces_unattached", of = BTreeMap::len)]
     pub unattached: BTreeMap<String, String>,
     /// The modes in which interfaces are used, by interface, then by use: `deduplicate` (copies that
     /// arrive), `replicate` (transit traffic that arrives), `send` (copies that leave).
     #[serde(default)]
     pub modes: BTreeMap<String, BTreeMap<String, ModeStatus>>,
     /// Sent flows, by flow number.
+    #[metrics("flow")]
     pub send: BTreeMap<u16, SendStatus>,
     /// Received flows, by flow number, then by path number, counted from one.
+    #[metrics("flow", "path")]
     pub receive: BTreeMap<u16, BTreeMap<u8, ReceiveStatus>>,
-    /// Copies that the network devices of paths dropped because they were down or their queue was
-    /// full, by path number.
+    /// Copies that the interface of a path dropped.
+    ///
+    /// It was down or its queue was full. The keys are path numbers.
+    #[counter("path_dropped_by_device", "path")]
     pub dropped_by_device: BTreeMap<u8, u64>,
-    /// Copies that did not leave, by path number, then by reason. Includes those of
-    /// `dropped_by_device` whose device told the programs.
+    /// Copies that did not leave by a path, by reason.
+    ///
+    /// Includes those of `dropped_by_device` whose device told the programs. The keys are path numbers, then reasons.
     #[serde(default)]
+    #[counter("path_lost_copies", "path", "reason")]
     pub lost_copies: BTreeMap<u8, BTreeMap<String, u64>>,
-    /// Number of frames that were not replicated, by reason. Reasons that did not occur are left
-    /// out.
+    /// Frames that were not replicated, by reason.
+    ///
+    /// Reasons that did not occur are left out.
+    #[counter("frames_not_replicated", "reason")]
     pub not_replicated: BTreeMap<String, u64>,
     /// Packets to a destination of flows that matched none of them. `None` if there were none.
     #[serde(default)]
     pub unselected: Option<UnselectedStatus>,
-    /// Number of frames on path interfaces that were not deduplicated or passed on as replicas, by
-    /// reason.
+    /// Frames on interfaces of paths that were not deduplicated or not passed on as replicas, by reason.
+    #[counter("frames_not_deduplicated", "reason")]
     pub not_deduplicated: BTreeMap<String, u64>,
     /// The state of the connection to the controller. `None` without one.
     #[serde(default)]
+    #[gauge("controller_connected", help = "1 if the node is connected to its controller; NaN without one",
+        of = |controller| controller.as_ref().map(|controller| controller.state == "connected"))]
     pub controller: Option<ControllerStatus>,
     /// The agent's own interface. `None` without one.
     #[serde(default)]
+    #[metrics]
     pub device: Option<DeviceStatus>,
-    /// The settings of the kernel that other programs have changed since the agent was started.
+    /// Parameters, firewall rules and other things in the kernel that are not as the node needs them.
+    ///
+    /// Includes those that were restored since the agent was started.
     #[serde(default)]
+    #[gauge("deviations", of = |all| all.iter().filter(|found| !found.restored).count())]
+    #[counter("deviations_seen", help = "Times that another program changed what the node needs in the kernel",
+        of = |all| all.iter().map(|found| found.count).sum::<u64>())]
     pub deviations: Vec<Deviation>,
-    /// Arrival records that were lost because they were not read in time. `only_copy`, `missing`
-    /// and the skews do not include them.
+    /// Arrivals that are missing in the counts of single copies and missing ones, because they were not read in time.
+    ///
+    /// The skews do not include them either.
+    #[counter("arrival_records_lost")]
     pub arrival_records_overflowed: u64,
 }
 
 /// The state of the configuration file.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Metrics)]
 pub struct ConfigurationStatus {
     /// The time at which the file was last read, milliseconds since 1970.
     pub checked_unix_ms: u64,
     /// The error of the file as last read. The previous configuration stays in force.
+    #[gauge("configuration_valid", help = "1 if the configuration file was valid when it was last read", of = Option::is_none)]
     pub error: Option<String>,
 }
 
 /// Whether a path can be used.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, Metrics)]
 pub struct PathState {
     /// Whether its interface is up and its next hop known.
+    #[gauge("path_up", help = "1 if the path can be used")]
     pub up: bool,
     /// The reason that it cannot be used. The agent checks again every second.
     pub reason: Option<String>,
@@ -111,14 +137,20 @@ pub struct PathState {
     pub local: Option<IpAddr>,
     /// Largest packet that is sent on it, bytes. `None` if no copies are sent on it.
     #[serde(default)]
+    #[gauge(
+        "path_mtu_bytes",
+        help = "Largest packet that is sent on the path; NaN if no copies are sent on it"
+    )]
     pub mtu_bytes: Option<u16>,
     /// Whether the MTU was learned: a router on the path has told it (ICMP), or larger packets did not
     /// arrive. It is forgotten after ten minutes.
     #[serde(default)]
     pub mtu_learned: bool,
-    /// Copies that were not sent on it because they are larger than its MTU. The other paths had
-    /// copies.
+    /// Copies that were not sent on the path because they are larger than its MTU.
+    ///
+    /// The other paths had copies.
     #[serde(default)]
+    #[counter("path_too_large")]
     pub too_large: u64,
     /// The last change of its address, next hop, interface or MTU while the agent runs.
     #[serde(default)]
@@ -156,46 +188,63 @@ pub struct UnselectedStatus {
 
 /// Packets, or trains of segments, that left through the agent's own interface without being
 /// replicated.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Metrics)]
 pub struct DeviceStatus {
-    /// Sent through an uplink, as without an agent.
+    /// Packets that left by the agent's interface without being replicated.
+    ///
+    /// They took an uplink, as without an agent.
+    #[counter("device_took_uplink_packets")]
     pub took_uplink: u64,
-    /// Dropped because there was no uplink.
+    /// Packets that were dropped there because there was no uplink.
+    #[counter("device_dropped_packets")]
     pub dropped_no_uplink: u64,
 }
 
 /// A sent flow.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Metrics)]
 pub struct SendStatus {
-    /// The policy code.
+    /// Code of the policy in force: bit 0 is path 1; 0 is the default route.
+    #[gauge("sent_policy")]
     pub policy: u8,
-    /// Number of packets that were replicated.
+    /// Packets that were replicated.
+    #[counter("sent_packets")]
     pub packets: u64,
-    /// Number of bytes of these packets.
+    /// Bytes of these packets.
+    #[counter("sent_bytes")]
     pub bytes: u64,
     /// The copies on each path, by path number, counted from one.
+    #[metrics("path")]
     pub copies: BTreeMap<u8, Copies>,
 }
 
 /// Copies of a flow on a path.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Metrics)]
 pub struct Copies {
-    /// Number of copies.
+    /// Copies that were sent on a path.
+    #[counter("sent_copies")]
     pub packets: u64,
     /// Bytes of the packets in them.
+    #[counter("sent_copies_bytes")]
     pub bytes: u64,
 }
 
 /// A received flow on a path.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Metrics)]
+#[counter("received_too_old", help = "Tagged copies that were dropped because they may be replayed", of = Self::too_old)]
 pub struct ReceiveStatus {
-    /// Number of copies with a valid shim and tag.
+    /// Copies with a valid shim and tag that arrived on a path.
+    #[counter("received_copies")]
     pub packets: u64,
     /// Bytes of the packets in them.
+    #[counter("received_bytes")]
     pub bytes: u64,
-    /// Copies that were passed on, including the late, reset and contended ones.
+    /// Copies that were passed on.
+    ///
+    /// Includes the late, reset and contended ones.
+    #[counter("received_first")]
     pub first: u64,
     /// Copies that were dropped because another one had arrived.
+    #[counter("received_duplicates")]
     pub duplicates: u64,
     /// Untagged copies that were passed on although older than the replay window.
     pub late: u64,
@@ -203,7 +252,10 @@ pub struct ReceiveStatus {
     pub reset: u64,
     /// Copies that were passed on because two CPUs raced too often.
     pub contended: u64,
-    /// Copies that were dropped because the tag was wrong, missing or covers too little.
+    /// Copies whose tag was wrong, missing or covers too little.
+    ///
+    /// They were dropped.
+    #[counter("received_tag_failures")]
     pub tag_failures: u64,
     /// Tagged copies that were dropped because they are older than the replay window, or belong to
     /// an earlier session.
@@ -213,8 +265,10 @@ pub struct ReceiveStatus {
     #[serde(default)]
     pub expired: u64,
     /// Packets of which no other copy arrived before the deadline.
+    #[counter("received_only_copies")]
     pub only_copy: u64,
-    /// Copies that were sent but had not arrived at the deadline.
+    /// Copies that had not arrived at the deadline.
+    #[counter("received_missing")]
     pub missing: u64,
     /// Copies that arrived after the deadline.
     pub after_deadline: u64,
@@ -483,6 +537,11 @@ impl SendStatus {
 }
 
 impl ReceiveStatus {
+    /// Returns the number of tagged copies that were dropped because they may be replayed.
+    fn too_old(&self) -> u64 {
+        self.outdated + self.expired
+    }
+
     fn of(stats: RxStats, totals: Option<&PathTotals>) -> Self {
         ReceiveStatus {
             packets: stats.packets,

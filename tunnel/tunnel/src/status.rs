@@ -12,6 +12,7 @@ use anyhow::{Context, Result};
 use hawser_io::clock;
 use hawser_io::json_file::JsonFile;
 use hawser_io::kept::Deviation;
+use hawser_metrics::Metrics;
 use hawser_xnc::{Liveness, RejectReason, Stats};
 use interval::{Counted, Reports};
 use serde::{Deserialize, Serialize};
@@ -21,7 +22,7 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 /// The status file. Counters never decrease while the process runs.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, Metrics)]
 pub struct Status {
     /// The name in the configuration.
     pub name: String,
@@ -37,25 +38,38 @@ pub struct Status {
     pub draining: bool,
     /// The inner addresses of this end.
     pub addresses: Vec<IpAddr>,
-    /// The sessions; a client has one, or none while it looks for a server.
+    /// Sessions.
+    ///
+    /// A client has one, or none while it looks for a server.
+    #[gauge("sessions", of = Vec::len)]
+    #[metrics]
     pub sessions: Vec<SessionStatus>,
     /// The uplinks of a client.
+    #[metrics]
     pub uplinks: Vec<UplinkStatus>,
     /// The memory that a server's sessions use for packets, in bytes; `memory_mb` is the limit.
     pub memory_bytes: u64,
-    /// The number of times that an nftables table was restored after another program had changed or
-    /// removed it.
+    /// nftables tables restored after another program changed or removed them.
+    #[counter("tables_restored")]
     pub tables_restored: u64,
-    /// The number of times that a client restored addresses and routes of its device after another
-    /// program had removed some or set the device down.
+    /// Times that addresses and routes of the device were restored after another program removed some.
+    ///
+    /// Or set the device down. Only a client does so.
+    #[counter("device_restored")]
     pub device_restored: u64,
-    /// The parts of the kernel that other programs changed, or that never were as this end needs them.
+    /// Parameters, firewall rules and other things in the kernel that are not as this end needs them.
+    ///
+    /// Includes those that were restored.
+    #[gauge("deviations", of = |all| all.iter().filter(|found| !found.restored).count())]
+    #[counter("deviations_seen",
+        help = "Times that another program changed what this end needs in the kernel, or it was not so at the start",
+        of = |all| all.iter().map(|found| found.count).sum::<u64>())]
     pub deviations: Vec<Deviation>,
     /// Where a client has set its name servers, or why it has not; none without `dns`, and before
     /// the first session.
     pub dns: Option<String>,
-    /// The number of times that the name servers were set again after another program had replaced
-    /// `/etc/resolv.conf`.
+    /// Times that name servers were set again after another program had replaced them.
+    #[counter("dns_restored")]
     pub dns_restored: u64,
     /// The uplinks whose own name servers systemd-resolved asks for names in some domains; each with its
     /// domains, as in `wlan0: guest.example lan`. It asks them and those of `dns` if the domain is `~.`.
@@ -65,47 +79,62 @@ pub struct Status {
     pub settings: Option<String>,
     /// Why a server's file was rejected when it was read last; none if it was accepted.
     pub rejected_file: Option<String>,
-    /// The files of an earlier process that were damaged when this one started, and what has become of
-    /// them.
+    /// Files of an earlier process that were damaged when this one started.
+    ///
+    /// Each with what has become of it.
+    #[gauge("damaged_files", of = Vec::len)]
     pub damaged_files: Vec<String>,
-    /// Packets not forwarded and connections not admitted, by reason, without reasons that did not
-    /// occur.
+    /// Packets not forwarded and connections not admitted, by reason.
+    ///
+    /// Without reasons that did not occur, and those of sessions.
+    #[counter("dropped", "peer", "reason", of = |dropped| [("", dropped.clone())])]
     pub dropped: BTreeMap<String, u64>,
 }
 
 /// A session.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, Metrics)]
 pub struct SessionStatus {
     /// The name of the peer.
+    #[label("peer")]
     pub peer: String,
     /// The inner addresses of the client.
     pub addresses: Vec<IpAddr>,
     /// When it was opened, in milliseconds since 1970.
     pub since_unix_ms: u64,
-    /// The largest packet that fits all paths, in bytes.
+    /// The largest packet that fits all paths.
+    #[gauge("mtu_bytes")]
     pub mtu_bytes: u16,
     /// Packets accepted for sending to the peer.
+    #[counter("sent_packets")]
     pub sent_packets: u64,
-    /// Their bytes.
+    /// Bytes of packets accepted for sending to the peer.
+    #[counter("sent_bytes")]
     pub sent_bytes: u64,
     /// Packets received from the peer.
+    #[counter("received_packets")]
     pub received_packets: u64,
-    /// Bytes of the packets that were forwarded.
+    /// Bytes of received packets that were forwarded.
+    #[counter("received_bytes")]
     pub received_bytes: u64,
-    /// Received packets that were recovered from coded packets.
+    /// Lost packets recovered from coded packets.
+    #[counter("recovered_packets")]
     pub recovered_packets: u64,
     /// Urgent packets that were sent over two paths at once.
+    #[counter("duplicated_packets")]
     pub duplicated_packets: u64,
     /// Sent packets that were considered lost at least once.
     pub lost_packets: u64,
     /// Sent packets that were marked to slow down their senders (ECN).
+    #[counter("marked_packets")]
     pub marked_packets: u64,
     /// Received packets that were marked because the network had marked their datagram (ECN).
+    #[counter("network_marked_packets")]
     pub network_marked_packets: u64,
-    /// Bytes sent besides the first transmission of each packet, as a share of the first
-    /// transmissions.
+    /// Bytes sent besides first transmissions, as a share of these.
+    #[gauge("redundancy_ratio")]
     pub redundancy_ratio: f64,
     /// Delays and redundancy of the last report interval; none before the first one is over.
+    #[metrics]
     pub interval: Option<Interval>,
     /// The counters for the next one.
     #[serde(skip)]
@@ -115,13 +144,20 @@ pub struct SessionStatus {
     /// The rate of forwarded packets since the last status, in Mb/s.
     pub received_mbps: f64,
     /// Its paths.
+    #[metrics]
     pub paths: Vec<PathStatus>,
     /// Packets and datagrams that were not passed on, by reason; only reasons that occurred.
+    #[counter(
+        "dropped",
+        "reason",
+        help = "Packets not forwarded and connections not admitted, by reason"
+    )]
     pub dropped: BTreeMap<String, u64>,
 }
 
 /// A path.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, Metrics)]
+#[label("path", of = Self::label)]
 pub struct PathStatus {
     /// At a client the uplink's interface, at a server the address from which the path was opened.
     pub name: String,
@@ -130,6 +166,10 @@ pub struct PathStatus {
     /// The peer's address.
     pub remote: Option<SocketAddr>,
     /// Whether its packets are carried over TCP, because UDP is blocked.
+    #[gauge(
+        "path_over_tcp",
+        help = "1 if UDP is blocked and the path is one over TCP, 0 otherwise"
+    )]
     pub over_tcp: bool,
     /// The cost class.
     pub cost: u8,
@@ -139,26 +179,34 @@ pub struct PathStatus {
     /// acknowledgement is overdue; `paused` if nothing is overdue any more. None on standby.
     pub liveness: Option<String>,
     /// The smoothed round-trip time, in milliseconds; none before the first acknowledgement.
+    #[gauge("path_rtt_seconds", help = "Smoothed round-trip time", of = |ms| ms.map(|ms| ms / 1e3))]
     pub rtt_ms: Option<f64>,
     /// The minimum round-trip time, in milliseconds.
     pub rtt_min_ms: Option<f64>,
     /// The time for which sent packets have not been acknowledged, in milliseconds.
+    #[gauge("path_unacknowledged_seconds", help = "Time for which sent packets have not been acknowledged",
+        of = |ms| *ms as f64 / 1e3)]
     pub unacknowledged_ms: u64,
-    /// The congestion window, in bytes.
+    /// Congestion window.
+    #[gauge("path_window_bytes")]
     pub window_bytes: u64,
     /// Bytes in flight.
     pub in_flight_bytes: u64,
-    /// Bytes of datagrams sent.
+    /// Bytes of datagrams sent over a path.
+    #[counter("path_sent_bytes")]
     pub sent_bytes: u64,
-    /// Bytes of datagrams received.
+    /// Bytes of datagrams received over a path.
+    #[counter("path_received_bytes")]
     pub received_bytes: u64,
     /// Transmissions that were acknowledged.
     pub arrived: u64,
-    /// Transmissions that were considered lost.
+    /// Transmissions over a path that were considered lost.
+    #[counter("path_lost")]
     pub lost: u64,
     /// Transmissions of copies and coded packets.
     pub recovery: u64,
-    /// Acknowledgements that reported further packets marked by the network (ECN).
+    /// Acknowledgements that reported packets marked by the network (ECN).
+    #[counter("path_congestion_marks")]
     pub congestion_marks: u64,
     /// The rate sent since the last status, in Mb/s.
     pub sent_mbps: f64,
@@ -169,20 +217,22 @@ pub struct PathStatus {
 }
 
 /// An uplink of a client.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Metrics)]
 pub struct UplinkStatus {
     /// The interface, or the pattern of the configuration if no interface matches.
+    #[label("uplink")]
     pub name: String,
     /// `connected`, `connecting`, or why it is not connected.
     pub state: String,
     /// Bytes of this month in both directions, if there is a cap.
     pub month_bytes: Option<u64>,
     /// The state of the modem, if ModemManager manages the uplink.
+    #[metrics]
     pub modem: Option<ModemStatus>,
 }
 
 /// A modem, as ModemManager reports it. Fields are none if ModemManager has no value for them.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, Metrics)]
 pub struct ModemStatus {
     /// Its state in the words of ModemManager, such as `connected` or `searching`.
     pub state: Option<String>,
@@ -191,6 +241,8 @@ pub struct ModemStatus {
     /// The access technologies in use, such as `lte, 5gnr`.
     pub technology: Option<String>,
     /// The quality of the signal, in percent.
+    #[gauge("modem_signal_ratio", help = "Quality of a modem's signal, as ModemManager reports it",
+        of = |percent| percent.map(|percent| f64::from(percent) / 100.0))]
     pub signal_percent: Option<u8>,
     /// The access point name of the connection.
     pub apn: Option<String>,
@@ -325,6 +377,15 @@ fn dropped(stats: &Stats, dropped: &Dropped) -> BTreeMap<String, u64> {
 }
 
 impl PathStatus {
+    /// Returns the value of the label `path`. At a server it is the path's number, because there is no end to the
+    /// addresses and ports from which clients open paths.
+    fn label(&self) -> String {
+        match self.name.parse::<SocketAddr>() {
+            Ok(_) => self.index.to_string(),
+            Err(_) => self.name.clone(),
+        }
+    }
+
     /// Returns whether an acknowledgement is overdue.
     pub(crate) fn is_silent(&self) -> bool {
         self.liveness.as_deref() == Some(Liveness::Silent.name())

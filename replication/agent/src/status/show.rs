@@ -248,7 +248,7 @@ fn counts(received: &ReceiveStatus) -> [u64; 7] {
         received.only_copy,
         received.missing,
         received.tag_failures,
-        received.outdated + received.expired,
+        received.too_old(),
     ]
 }
 

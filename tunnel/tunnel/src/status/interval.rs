@@ -2,6 +2,7 @@
 
 use super::{SessionStatus, Status};
 use crate::config::Common;
+use hawser_metrics::Metrics;
 use hawser_xnc::{Delays, SenderStats};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
@@ -12,18 +13,26 @@ use tracing::info;
 const WITHOUT_LOG: Duration = Duration::from_secs(60);
 
 /// The fate of the packets to a peer in the last report interval.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, Metrics)]
 pub struct Interval {
     /// The median of the packets' one-way delays, in milliseconds: from when the tunnel took a packet
     /// until it had arrived, waiting and recovery included. It is estimated from the acknowledgement,
     /// less half of the smallest round-trip time. It is too long by up to 5 ms and 13 % of a round
     /// trip if both directions take the same time without a queue. None if no packet arrived.
+    #[gauge("delay_p50_seconds", help = "Median of the one-way delays of sent packets in the last report interval",
+        of = |ms| ms.map(|ms| ms / 1e3))]
     pub delay_p50_ms: Option<f64>,
     /// Their 99th percentile.
+    #[gauge("delay_p99_seconds", help = "99th percentile of the one-way delays of sent packets in the last report interval",
+        of = |ms| ms.map(|ms| ms / 1e3))]
     pub delay_p99_ms: Option<f64>,
-    /// The packets that arrived, as a share of those whose fate became known; 1 without any.
+    /// Packets that arrived in the last report interval, as a share of those whose fate became known.
+    ///
+    /// 1 without any.
+    #[gauge("interval_delivered_ratio")]
     pub delivered_ratio: f64,
-    /// Bytes sent besides first transmissions, as a share of these.
+    /// Bytes sent besides first transmissions in the last report interval, as a share of these.
+    #[gauge("interval_redundancy_ratio")]
     pub redundancy_ratio: f64,
 }
 
