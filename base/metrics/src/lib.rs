@@ -16,7 +16,7 @@
 //! }
 //!
 //! let text = page("queue", &Queue { port: 1, bytes: 7 });
-//! assert!(text.contains("# HELP queue_bytes Bytes that wait.\n"));
+//! assert!(text.contains("# HELP queue_bytes Bytes that wait\n"));
 //! assert!(text.contains("queue_bytes{port=\"1\"} 7.0\n"));
 //! ```
 
