@@ -78,7 +78,7 @@ fn is_ours(kind: &Ident) -> bool {
         .any(|ours| kind == ours)
 }
 
-/// What is between the parentheses of an attribute: `"name", "label", help = "text", of = function`.
+/// The text between the parentheses of an attribute: `"name", "label", help = "text", of = function`.
 #[derive(Default)]
 struct Arguments {
     names: Vec<LitStr>,
