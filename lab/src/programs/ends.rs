@@ -121,13 +121,7 @@ impl End {
     ) -> Result<Self> {
         let mut command = Command::new(binary);
         configure(command.arg(name).args(["--listen", &places.address()]));
-        let log = directory.join("publisher.log");
-        redirect(&mut command, &log)?;
-        Ok(End {
-            process: Process::spawn(places.publisher, command)?,
-            name: "publisher",
-            log,
-        })
+        End::start("publisher", places.publisher, command, directory)
     }
 
     /// Starts the viewer by this command of `hawser`. `configure` adds its arguments.
@@ -139,11 +133,20 @@ impl End {
     ) -> Result<Self> {
         let mut command = Command::new(binary);
         configure(command.arg(name));
-        let log = directory.join("viewer.log");
+        End::start("viewer", places.viewer, command, directory)
+    }
+
+    fn start(
+        name: &'static str,
+        namespace: &Namespace,
+        mut command: Command,
+        directory: &Path,
+    ) -> Result<Self> {
+        let log = directory.join(format!("{name}.log"));
         redirect(&mut command, &log)?;
         Ok(End {
-            process: Process::spawn(places.viewer, command)?,
-            name: "viewer",
+            process: Process::spawn(namespace, command)?,
+            name,
             log,
         })
     }
