@@ -218,7 +218,7 @@ pub struct Subscriber {
     pub rtt_ms: Option<f64>,
     /// Number of the encoding that a viewer is sent; 0 is the best.
     ///
-    /// Of each source, and of those that it has selected.
+    /// It holds for every source, among the encodings that the viewer has selected.
     #[serde(default)]
     #[gauge("viewer_encoding")]
     pub encoding: usize,
