@@ -123,7 +123,7 @@ codecs: build
 # Only what it needs.
 demo: setup
 	$(BUILD) --package hawser --package hawser-agent --package hawser-media --package hawser-lab
-	$(AS_ROOT) $(HAWSER) lab run table1 --case single/fhd,replicate/fhd,single/push,replicate/push --seconds 15 --attempts 1 --out target/lab/demo
+	$(AS_ROOT) $(HAWSER) lab run table1 --case single/hd,replicate/hd,single/push,replicate/push --seconds 15 --attempts 1 --out target/lab/demo
 
 # As with inferno.
 RIVAL := install moq-relay --version 0.17.10 --root target/tools --target-dir target/tools/build

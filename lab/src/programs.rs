@@ -1,6 +1,7 @@
 //! Hawser's programs in a lab, as an operator starts them: publishers, viewers and tunnels.
 
 pub mod certificates;
+mod decoders;
 mod ends;
 pub mod push;
 pub mod stream;

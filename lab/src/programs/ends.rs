@@ -1,5 +1,6 @@
 //! The two processes of a stream: a publisher at the source of a lab, and a viewer at the other end.
 
+use super::decoders;
 use anyhow::{Context, Result, bail, ensure};
 use hawser_io::clock::unix_ns;
 use hawser_testbed::logs::{last_log_line, redirect};
@@ -121,6 +122,7 @@ impl End {
     ) -> Result<Self> {
         let mut command = Command::new(binary);
         configure(command.arg(name).args(["--listen", &places.address()]));
+        decoders::on_all_processors(&mut command, directory)?;
         End::start("publisher", places.publisher, command, directory)
     }
 

@@ -23,26 +23,26 @@ pub(super) fn write(summary: &Summary, outcomes: &[Outcome], out: &Path) -> Resu
 }
 
 fn highlights(summary: &Summary) -> Vec<Highlight> {
-    let figure =
-        |case: &str, metric: &str| summary.case(case).and_then(|case| case.metrics.get(metric));
+    let figure = |policy: &str, level: &str, metric: &str| {
+        let case = summary.case(&format!("{policy}/{level}"))?;
+        case.metrics.get(metric)
+    };
+    // Of the highest level that was run.
     let highlight = |label: &str, metric: &str, unit: &str| {
-        let ours = figure("replicate/fhd", metric)?;
-        let single = figure("single/fhd", metric)?;
-        let comparison = format!("{single:.1} {unit} on the default path");
-        Some(Highlight::new(
-            format!("{ours:.1} {unit}"),
-            label,
-            comparison,
-        ))
+        ["fhd", "hd", "nfov"].into_iter().find_map(|level| {
+            let ours = figure("replicate", level, metric)?;
+            let single = figure("single", level, metric)?;
+            Some(Highlight::new(
+                format!("{ours:.1} {unit}"),
+                format!("{label}, {level}, replicated"),
+                format!("{single:.1} {unit} on the default path"),
+            ))
+        })
     };
     [
-        highlight("frame rate, fhd, replicated", "fps_mean", "fps"),
-        highlight(
-            "95th percentile of frame delay, fhd, replicated",
-            "frame_delay_p95_ms",
-            "ms",
-        ),
-        highlight("throughput, fhd, replicated", "throughput_mbps", "Mb/s"),
+        highlight("frame rate", "fps_mean", "fps"),
+        highlight("95th percentile of frame delay", "frame_delay_p95_ms", "ms"),
+        highlight("throughput", "throughput_mbps", "Mb/s"),
     ]
     .into_iter()
     .flatten()
