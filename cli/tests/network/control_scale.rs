@@ -29,7 +29,8 @@ fn loses_no_change(case: &Case) {
 #[test]
 fn every_change_reaches_its_nodes_from_each_store() {
     for store in ["embedded", "etcd"] {
-        let case = run(&format!("{store}/agents-200"), "2");
+        // Nodes report every 5 s.
+        let case = run(&format!("{store}/agents-200"), "6");
         loses_no_change(&case);
         for metric_name in ["changes_missed_ratio", "errors_ratio"] {
             assert_eq!(metric(&case, metric_name), 0.0, "{metric_name}: {case:?}");
