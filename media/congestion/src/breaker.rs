@@ -25,6 +25,9 @@ const LOSS_PAUSE: Duration = Duration::from_secs(5);
 /// How many times the rate of a TCP flow may be exceeded (RFC 8083, section 4.3).
 const TCP_MULTIPLE: f64 = 10.0;
 
+/// The share of losses up to which a sender does not stop if they are not those of congestion.
+const TOLERATED_LOSS: f64 = 0.25;
+
 /// Whether a sender may send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Permission {
@@ -169,6 +172,8 @@ impl CircuitBreaker {
 pub(crate) struct TcpPath {
     pub(crate) segment_bits: f64,
     pub(crate) rtt: Duration,
+    /// Whether its losses are not those of congestion.
+    pub(crate) is_lossy: bool,
 }
 
 impl TcpPath {
@@ -202,7 +207,8 @@ impl LossIntervals {
             return false;
         }
         let loss = self.lost as f64 / (self.arrived + self.lost).max(1) as f64;
-        let is_excessive = loss > 0.0 && bps > TCP_MULTIPLE * tcp.throughput(loss);
+        let tolerated = if tcp.is_lossy { TOLERATED_LOSS } else { 0.0 };
+        let is_excessive = loss > tolerated && bps > TCP_MULTIPLE * tcp.throughput(loss);
         self.excessive = if is_excessive { self.excessive + 1 } else { 0 };
         (self.began, self.arrived, self.lost) = (Some(now), 0, 0);
         self.excessive >= LOSS_INTERVALS

@@ -41,6 +41,7 @@ mod departure_check;
 mod feedback;
 mod forward;
 mod loss;
+mod loss_cause;
 mod marking;
 mod pacer;
 mod prague;

@@ -5,6 +5,7 @@ use crate::classic::ClassicAqm;
 use crate::control::RateControl;
 use crate::feedback::{Feedback, Refusals};
 use crate::forward::ForwardDelay;
+use crate::loss_cause::LossCause;
 use crate::marking::MarkedShare;
 use crate::round::Round;
 use crate::rtt::Rtt;
@@ -53,6 +54,7 @@ pub struct Prague {
     throughput: Throughput,
     classic: ClassicAqm,
     breaker: CircuitBreaker,
+    loss_cause: LossCause,
     borne: f64,
     steady: Steady,
     phase: Phase,
@@ -95,6 +97,7 @@ impl Prague {
             throughput: Throughput::new(now, initial),
             classic: ClassicAqm::default(),
             breaker: CircuitBreaker::default(),
+            loss_cause: LossCause::default(),
             borne: initial / ENCODED_SHARE,
             steady: Steady::new(now, initial / ENCODED_SHARE),
             phase: Phase::Probing,
@@ -134,6 +137,8 @@ impl Prague {
                 self.restart(now);
             }
         }
+        let queue = self.forward.queue().max(self.rtt.standing_queue());
+        self.loss_cause.add(now, confirmed, queue);
         self.arrivals.add(confirmed);
         self.throughput.add(now, confirmed.acked);
         self.acked = self.acked.saturating_add(confirmed.acked.0);
@@ -160,9 +165,13 @@ impl Prague {
 
     fn set_borne(&mut self, bps: f64) {
         let bounds = &self.config.bounds;
-        let lowest = bounds.minimum().bps() as f64 / ENCODED_SHARE;
+        let lowest = self.lowest();
         let highest = (bounds.maximum().bps() as f64 * HEADROOM).max(lowest);
         self.borne = bps.clamp(lowest, highest);
+    }
+
+    fn lowest(&self) -> f64 {
+        self.config.bounds.minimum().bps() as f64 / ENCODED_SHARE
     }
 
     /// Returns the rate that the window lets pass, bits per second.
@@ -192,6 +201,7 @@ impl Prague {
         TcpPath {
             segment_bits: self.config.segment.bits() as f64,
             rtt: self.rtt.smoothed_or_assumed(),
+            is_lossy: self.loss_cause.is_random(),
         }
     }
 }
@@ -212,8 +222,11 @@ impl RateControl for Prague {
             return;
         }
         self.measure(now, &confirmed);
-        let (bps, tcp) = (self.throughput.bps(), self.tcp_path());
-        if self.breaker.handle_losses(now, &confirmed, bps, tcp) {
+        let bps = self.throughput.bps();
+        if self
+            .breaker
+            .handle_losses(now, &confirmed, bps, self.tcp_path())
+        {
             return self.stop();
         }
         self.count_rounds(now, &confirmed, feedback.app_limited);

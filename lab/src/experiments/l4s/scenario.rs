@@ -5,14 +5,15 @@ use crate::rivals::{PAPER_SPREAD, PaperConfig, PaperL4s};
 use anyhow::Result;
 use hawser_congestion::{Bounds, Prague, PragueConfig, RateControl, Spread};
 use hawser_netem::{
-    Class, Delay, Discipline, DualPi2, ExtraDelay, LinkConfig, Loss, Order, Paper, Rate, Span,
-    Steps,
+    Class, Delay, Discipline, DualPi2, ExtraDelay, LinkConfig, Loss, Order, Paper, QueueLimit,
+    Rate, Span, Steps,
 };
 use hawser_objects::Rule;
 use hawser_units::{Bitrate, Instant};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::fmt;
+use std::num::NonZeroU32;
 use std::ops::Range;
 use std::time::Duration;
 
@@ -30,6 +31,12 @@ const DETOUR: Duration = Duration::from_millis(30);
 
 /// The time between reports of the viewer.
 pub(super) const REPORT_INTERVAL: Duration = Duration::from_millis(5);
+
+/// The queue of [`Losses::Unmarked`].
+const QUEUE: Duration = Duration::from_millis(50);
+
+/// The mean length of a burst of losses.
+const BURST: NonZeroU32 = NonZeroU32::new(8).unwrap();
 
 /// One case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,8 +72,8 @@ pub(super) enum Network {
     DualPi2,
     /// The same; the rate falls to 20 Mb/s for the second third of the stable state.
     Steps,
-    /// The same with 1 % of random loss.
-    Loss,
+    /// The same with losses that are not congestion.
+    Loss(Losses),
     /// The same; each packet takes up to 10 ms longer, and may be overtaken.
     Jitter,
     /// The same; nothing passes in either direction for 20 to 100 ms, about once a second, as when a
@@ -75,6 +82,55 @@ pub(super) enum Network {
     /// The same; packets take 30 ms longer in each direction in the second third of the stable state, as
     /// over another route or cell.
     Detour,
+}
+
+/// The losses of [`Network::Loss`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Losses {
+    /// This many of 1000 packets, each at random.
+    Random(u16),
+    /// 1 %, in bursts of 8 packets on average.
+    Bursts,
+    /// 1 % at random, and the pauses of [`Network::Pauses`].
+    Pauses,
+    /// 1 % at random; the bottleneck is a queue of 50 ms that does not mark.
+    Unmarked,
+}
+
+impl Losses {
+    const ALL: [Losses; 7] = [
+        Losses::Random(1),
+        Losses::Random(10),
+        Losses::Random(30),
+        Losses::Random(100),
+        Losses::Bursts,
+        Losses::Pauses,
+        Losses::Unmarked,
+    ];
+
+    fn loss(self) -> Result<Loss> {
+        Ok(match self {
+            Losses::Random(per_mille) => {
+                Loss::Independent((f64::from(per_mille) / 1000.0).try_into()?)
+            }
+            Losses::Bursts => Loss::Bursts {
+                steps: Steps::new(vec![(Duration::ZERO, 0.01.try_into()?)])?,
+                mean_packets: BURST,
+            },
+            Losses::Pauses | Losses::Unmarked => Loss::Independent(0.01.try_into()?),
+        })
+    }
+}
+
+impl fmt::Display for Losses {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Losses::Random(per_mille) => write!(f, "loss-{}", f64::from(*per_mille) / 10.0),
+            Losses::Bursts => write!(f, "loss-bursts"),
+            Losses::Pauses => write!(f, "loss-pauses"),
+            Losses::Unmarked => write!(f, "loss-unmarked"),
+        }
+    }
 }
 
 /// The competing flows.
@@ -118,16 +174,17 @@ impl Scenario {
             (Network::DualPi2, Rivals::Cubic(3)),
             (Network::DualPi2, Rivals::Prague(3)),
             (Network::Steps, Rivals::None),
-            (Network::Loss, Rivals::None),
             (Network::Jitter, Rivals::None),
             (Network::Pauses, Rivals::None),
             (Network::Detour, Rivals::None),
         ];
-        paper.chain(others).map(move |(network, rivals)| Scenario {
+        let losses = Losses::ALL.map(|losses| (Network::Loss(losses), Rivals::None));
+        let of = move |(network, rivals)| Scenario {
             media,
             network,
             rivals,
-        })
+        };
+        paper.chain(others).chain(losses).map(of)
     }
 
     /// Returns the link from the senders to the receivers.
@@ -139,7 +196,10 @@ impl Scenario {
             ..LinkConfig::default()
         };
         match self.network {
-            Network::Loss => link.loss = Some(Loss::Independent(0.01.try_into()?)),
+            Network::Loss(losses) => {
+                link.loss = Some(losses.loss()?);
+                link.queue = (losses == Losses::Unmarked).then_some(QueueLimit::Time(QUEUE));
+            }
             Network::Jitter => {
                 link.order = Order::Free;
                 link.extra_delay = vec![ExtraDelay {
@@ -156,7 +216,9 @@ impl Scenario {
     /// Returns the link from the receivers to the senders.
     pub(super) fn link_back(self, times: Times, seed: u64) -> Result<LinkConfig> {
         let rate = match self.network {
-            Network::Pauses => Some(self.network.rate(times, seed)?),
+            Network::Pauses | Network::Loss(Losses::Pauses) => {
+                Some(self.network.rate(times, seed)?)
+            }
             _ => None,
         };
         Ok(LinkConfig {
@@ -178,8 +240,10 @@ impl Network {
         Ok(match self {
             Network::Paper => Rate::Constant(Bitrate::from_mbps(200.0)),
             Network::Steps => Rate::Steps(Steps::new(steps)?),
-            Network::Pauses => Rate::Steps(Steps::new(pauses(fast, times, seed))?),
-            Network::DualPi2 | Network::Loss | Network::Jitter | Network::Detour => {
+            Network::Pauses | Network::Loss(Losses::Pauses) => {
+                Rate::Steps(Steps::new(pauses(fast, times, seed))?)
+            }
+            Network::DualPi2 | Network::Loss(_) | Network::Jitter | Network::Detour => {
                 Rate::Constant(fast)
             }
         })
@@ -200,6 +264,7 @@ impl Network {
     fn discipline(self) -> Discipline {
         match self {
             Network::Paper => Discipline::Paper(Paper::default()),
+            Network::Loss(Losses::Unmarked) => Discipline::Fifo,
             _ => Discipline::DualPi2(DualPi2::default()),
         }
     }
@@ -308,13 +373,13 @@ impl fmt::Display for Scenario {
             Media::WebRtc => write!(f, "gcc/")?,
         }
         let network = match self.network {
-            Network::Paper => "",
-            Network::DualPi2 => "dual-pi2",
-            Network::Steps => "steps",
-            Network::Loss => "loss-1",
-            Network::Jitter => "jitter",
-            Network::Pauses => "pauses",
-            Network::Detour => "detour",
+            Network::Paper => String::new(),
+            Network::DualPi2 => "dual-pi2".to_owned(),
+            Network::Steps => "steps".to_owned(),
+            Network::Loss(losses) => losses.to_string(),
+            Network::Jitter => "jitter".to_owned(),
+            Network::Pauses => "pauses".to_owned(),
+            Network::Detour => "detour".to_owned(),
         };
         let dash = if network.is_empty() { "" } else { "-" };
         match self.rivals {

@@ -40,6 +40,8 @@ pub struct PragueStats {
     pub overloads: u64,
     /// Halvings that were undone because the packets arrived after all.
     pub undone: u64,
+    /// Lost packets that were not answered, because they are not congestion.
+    pub tolerated_losses: u64,
     /// Halvings because of silence.
     pub silences: u64,
     /// Times at which the circuit breaker opened.

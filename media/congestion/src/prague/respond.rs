@@ -1,6 +1,7 @@
 //! The responses to a report, from the strongest to growth.
 
 use super::{ENCODED_SHARE, HEADROOM, Phase, Prague, Undo};
+use crate::loss_cause::Sending;
 use crate::sent::Confirmed;
 use hawser_units::Instant;
 use std::collections::BTreeSet;
@@ -70,7 +71,7 @@ impl Prague {
         self.quiet_rounds = self.quiet_rounds.saturating_add(1);
         let enough = QUIET_ROUNDS + self.borne * QUIET_ROUND_PER_BPS;
         let is_near = |ceiling| NEAR_CEILING.contains(&(self.borne / ceiling));
-        if self.ceiling.is_some_and(is_near) {
+        if self.ceiling.is_some_and(is_near) || self.loss_cause.is_only_sign() {
             self.phase = Phase::Linear;
         } else if f64::from(self.quiet_rounds) > enough {
             self.phase = Phase::Probing;
@@ -80,9 +81,7 @@ impl Prague {
     /// Applies the strongest response that the report calls for, or grows.
     pub(super) fn respond(&mut self, now: Instant, confirmed: &Confirmed, app_limited: bool) {
         let overload = self.overload(confirmed);
-        if !confirmed.lost.is_empty() {
-            self.respond_to_loss(now, confirmed);
-        }
+        let is_congested = !confirmed.lost.is_empty() && self.respond_to_loss(now, confirmed);
         if let Some(bps) = overload {
             self.respond_to_overload(bps);
         } else if confirmed.marked.0 > 0 {
@@ -92,17 +91,28 @@ impl Prague {
         if self.phase == Phase::Probing && is_delayed {
             self.leave_probing();
         }
-        if confirmed.lost.is_empty() && overload.is_none() && !app_limited {
+        if !is_congested && overload.is_none() && !app_limited {
             self.grow(confirmed);
         }
         self.yield_spare();
     }
 
-    fn respond_to_loss(&mut self, now: Instant, confirmed: &Confirmed) {
+    /// Returns whether the losses are those of congestion.
+    fn respond_to_loss(&mut self, now: Instant, confirmed: &Confirmed) -> bool {
         let numbers = confirmed.lost.iter().map(|lost| lost.number);
         let newest = numbers.clone().max().unwrap_or_default();
         let length = self.rtt.smoothed_or_assumed();
         if self.loss_round.has_passed(now, newest, length) {
+            let sending = Sending {
+                bps: self.borne,
+                lowest_bps: self.lowest(),
+                rtt: length,
+                newest: self.sent.newest(),
+            };
+            if !self.loss_cause.is_congestion(now, newest, sending) {
+                self.stats.tolerated_losses += confirmed.lost.len() as u64;
+                return false;
+            }
             self.undo = Some(Undo {
                 borne: self.borne,
                 lost: BTreeSet::new(),
@@ -113,6 +123,7 @@ impl Prague {
             undo.lost.extend(numbers);
         }
         self.undo.take_if(|undo| undo.lost.len() > UNDOABLE_LOSSES);
+        true
     }
 
     fn respond_to_marks(&mut self, now: Instant, confirmed: &Confirmed) {

@@ -1,0 +1,183 @@
+use crate::round::Round;
+use crate::sent::Confirmed;
+use hawser_units::Instant;
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// The queueing delay above which a loss may be that of a full queue, or of an AQM: below the target of CoDel
+/// (RFC 8289).
+const DELAYED: Duration = Duration::from_millis(3);
+
+/// The share of marked bytes above which a queue that marks may also drop (RFC 9332, section 2.5.1.1).
+const MOSTLY_MARKED: f64 = 0.5;
+
+/// The time for which marks and losses are evidence.
+const MEMORY: Duration = Duration::from_secs(10);
+
+/// The evidence that losses are not congestion where nothing marks: this many rounds with losses over this time, of
+/// which these shares met no delay, and were at a rate well below that of others.
+const LEAST_TIME: Duration = Duration::from_secs(3);
+const LEAST_ROUNDS: usize = 8;
+const UNDELAYED: f64 = 0.75;
+const SLOW: f64 = 0.4;
+
+/// A rate that is well below another one, and a rate that hardly can be lower, as multiples of that and of the lowest.
+const SLOW_RATE: f64 = 0.7;
+const LOWEST_RATE: f64 = 1.3;
+
+/// The number of rounds that are remembered.
+const CAPACITY: usize = 128;
+
+/// The packets, or the time, over which the share of losses is taken, its weight in the average, and the share beyond
+/// twice the average that is congestion.
+const INTERVAL_PACKETS: usize = 2000;
+const INTERVAL: Duration = Duration::from_secs(1);
+const GAIN: f64 = 0.2;
+const EXCESS: f64 = 0.03;
+
+/// Tells losses by congestion from those of a radio link.
+///
+/// A loss is not congestion if there was no delay and the bottleneck marks, or if for several seconds losses came without
+/// delay and also at low rates. It is in any case if the share of losses has suddenly grown, as by a policer.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct LossCause {
+    delayed_at: Option<Instant>,
+    marked_at: Option<Instant>,
+    round: Round,
+    rounds: VecDeque<LossRound>,
+    share: LossShare,
+    is_known: bool,
+    was_congestion: bool,
+}
+
+/// A round in which packets were lost.
+#[derive(Debug, Clone, Copy)]
+struct LossRound {
+    at: Instant,
+    bps: f64,
+    is_delayed: bool,
+}
+
+/// The moving average of the share of lost packets.
+#[derive(Debug, Clone, Default)]
+struct LossShare {
+    began: Option<Instant>,
+    arrived: usize,
+    lost: usize,
+    average: f64,
+    is_excessive: bool,
+}
+
+/// What a sender knows of its path.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Sending {
+    /// The rate, and the lowest one to which it is reduced, bits per second.
+    pub(crate) bps: f64,
+    pub(crate) lowest_bps: f64,
+    /// The smoothed round-trip time.
+    pub(crate) rtt: Duration,
+    /// The number of the newest packet.
+    pub(crate) newest: Option<u64>,
+}
+
+impl LossCause {
+    /// Takes a report, and the delay of the queue.
+    pub(crate) fn add(&mut self, now: Instant, confirmed: &Confirmed, queue: Duration) {
+        let marked = confirmed.marked.0 as f64 / confirmed.acked.0.max(1) as f64;
+        if queue > DELAYED || marked > MOSTLY_MARKED {
+            self.delayed_at = Some(now);
+        }
+        if marked > 0.0 {
+            self.marked_at = Some(now);
+        }
+        if self.share.add(now, confirmed) {
+            self.forget();
+        }
+    }
+
+    /// Returns whether losses of a report, of which this is the newest packet, are answered.
+    pub(crate) fn is_congestion(&mut self, now: Instant, lost: u64, sending: Sending) -> bool {
+        // The time in which a loss is known, and its report arrives.
+        let is_recent = |at: Instant, time| now.saturating_since(at) <= time;
+        let is_delayed = self
+            .delayed_at
+            .is_some_and(|at| is_recent(at, sending.rtt * 2));
+        self.marked_at.take_if(|at| !is_recent(*at, MEMORY));
+        let marks = self.marked_at.is_some();
+        if self.round.has_passed(now, lost, sending.rtt) {
+            self.round.begin(now, sending.newest);
+            self.record(LossRound {
+                at: now,
+                bps: sending.bps,
+                is_delayed,
+            });
+            self.judge(sending.lowest_bps, marks);
+        }
+        let is_excessive = std::mem::take(&mut self.share.is_excessive);
+        self.was_congestion = is_excessive || is_delayed || !(marks || self.is_known);
+        self.was_congestion
+    }
+
+    /// Returns whether the latest losses were not congestion.
+    pub(crate) fn is_random(&self) -> bool {
+        !self.rounds.is_empty() && !self.was_congestion
+    }
+
+    /// Returns whether only losses say how much the path bears.
+    pub(crate) fn is_only_sign(&self) -> bool {
+        self.is_known && self.marked_at.is_none()
+    }
+
+    /// Forgets the evidence of earlier losses.
+    fn forget(&mut self) {
+        self.rounds.clear();
+        self.is_known = false;
+    }
+
+    fn record(&mut self, round: LossRound) {
+        let is_old = |old: &LossRound| round.at.saturating_since(old.at) > MEMORY;
+        while self.rounds.len() >= CAPACITY || self.rounds.front().is_some_and(is_old) {
+            self.rounds.pop_front();
+        }
+        self.is_known &= !self.rounds.is_empty();
+        self.rounds.push_back(round);
+    }
+
+    /// Judges the rounds in memory. What is known once stays known while losses come without delay, also at a rate that
+    /// has returned.
+    fn judge(&mut self, lowest_bps: f64, marks: bool) {
+        let count = self.rounds.len() as f64;
+        let share = |is: &dyn Fn(&&LossRound) -> bool| {
+            self.rounds.iter().filter(|round| is(round)).count() as f64 / count
+        };
+        let rates = self.rounds.iter().map(|round| round.bps);
+        let slow = SLOW_RATE * rates.fold(0.0, f64::max);
+        let slow = slow.max(LOWEST_RATE * lowest_bps);
+        let ends = self.rounds.front().zip(self.rounds.back());
+        let lasts =
+            ends.is_some_and(|(first, last)| last.at.saturating_since(first.at) >= LEAST_TIME);
+        let is_undelayed = share(&|round| !round.is_delayed) >= UNDELAYED;
+        let is_slow = marks || share(&|round| round.bps <= slow) >= SLOW;
+        let is_evident = self.rounds.len() >= LEAST_ROUNDS && lasts && is_slow;
+        self.is_known = is_undelayed && (self.is_known || is_evident);
+    }
+}
+
+impl LossShare {
+    /// Takes a report. Returns whether the share has suddenly grown.
+    fn add(&mut self, now: Instant, confirmed: &Confirmed) -> bool {
+        self.arrived += confirmed.arrived.len();
+        self.lost += confirmed.lost.len();
+        let began = *self.began.get_or_insert(now);
+        let packets = self.arrived + self.lost;
+        if now.saturating_since(began) < INTERVAL && packets < INTERVAL_PACKETS {
+            return false;
+        }
+        let share = self.lost as f64 / packets.max(1) as f64;
+        let is_excessive = share > 2.0 * self.average + EXCESS;
+        self.average += GAIN * (share - self.average);
+        self.is_excessive |= is_excessive;
+        (self.began, self.arrived, self.lost) = (Some(now), 0, 0);
+        is_excessive
+    }
+}
