@@ -11,7 +11,7 @@ pub(crate) use user_space::UserSpaceRelay;
 
 use anyhow::{Context, Result};
 use hawser_fanout::{Budget, Frame, Selection, SlotIndex, TrackHop, TrackIndex};
-use hawser_media_bpf::relay::{Options, Relay, Route, Session, TrackOptions, Upstream};
+use hawser_media_bpf::relay::{Relay, Route, Session, TrackOptions, Upstream};
 use hawser_packets::media::{DEFAULT_DATAGRAM, Flags, Header, Hop, MediaTime, ObjectId, PacketId};
 use hawser_testbed::netns::Namespace;
 use hawser_testbed::topology::Claim;
@@ -24,11 +24,6 @@ use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
 use std::num::NonZeroU16;
 use std::path::Path;
 use std::time::Duration;
-
-pub(crate) const OPTIONS: Options = Options {
-    datagram_bytes: DEFAULT_DATAGRAM as u16,
-    segmenter_entry: None,
-};
 
 /// Enough for all packets of an object to all subscribers.
 const SEND_BUFFER_BYTES: usize = 32 << 20;

@@ -4,7 +4,7 @@ use hawser_kernel::link::Link;
 use hawser_kernel::load::LoadError;
 use hawser_kernel::program::fd;
 use hawser_kernel::table::{Table, TableError};
-use hawser_media_bpf::relay::{Options, Relay};
+use hawser_media_bpf::relay::Relay;
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use std::mem::MaybeUninit;
 
@@ -17,15 +17,15 @@ pub struct RelayBench {
 }
 
 impl RelayBench {
-    /// Loads a relay. `sink` is the device that packets are delivered to.
-    pub fn load(options: &Options, sink: u32) -> Result<Self, BenchError> {
+    /// Loads a relay, see [`Relay::load`]. `sink` is the device that packets are delivered to.
+    pub fn load(datagram_bytes: u16, sink: u32) -> Result<Self, BenchError> {
         let failed = LoadError::of("bench_deliver");
         let storage = Box::leak(Box::new(MaybeUninit::uninit()));
         let open = BenchDeliverSkelBuilder::default().open(storage);
         let programs = open.and_then(OpenSkel::load).map_err(&failed)?;
         let sink = Link::tcx_ingress(fd(&programs.progs.deliver), sink)?;
         Ok(RelayBench {
-            relay: Relay::load(options)?,
+            relay: Relay::load(datagram_bytes)?,
             programs,
             _sink: sink,
         })

@@ -6,7 +6,7 @@
 //! call and send it in one.
 
 use super::{median, median_ratio, nanoseconds};
-use crate::relays::{self, Network, OPTIONS, PORT, PUBLISHER, Publisher, RELAY, UserSpaceRelay};
+use crate::relays::{self, Network, PORT, PUBLISHER, Publisher, RELAY, UserSpaceRelay};
 use crate::summary::{Case, Summary};
 use anyhow::{Context, Result};
 use hawser_fanout::{MAX_SLOTS, SlotIndex, TrackHop};
@@ -114,7 +114,7 @@ pub(super) fn run(summary: &mut Summary) -> Result<()> {
 /// Measures how long it takes to decide on an object for all slots. None has selected it, so nothing
 /// is sent.
 fn verdicts() -> Result<Case> {
-    let mut relay = Relay::load(&OPTIONS)?;
+    let mut relay = Relay::load(DEFAULT_DATAGRAM as u16)?;
     relays::configure(&mut relay, MAX_SLOTS)?;
     for slot in SlotIndex::all() {
         relay.select(relays::track(), slot, 0);
@@ -131,7 +131,7 @@ fn verdicts() -> Result<Case> {
 
 /// Measures what packets cost that are not forwarded, in the kernel's own test run.
 fn refusals() -> Result<Vec<Case>> {
-    let mut relay = Relay::load(&OPTIONS)?;
+    let mut relay = Relay::load(DEFAULT_DATAGRAM as u16)?;
     relays::configure(&mut relay, 50)?;
     let packet = relays::object(1, 1);
     let mut forged = packet.clone();
@@ -215,7 +215,9 @@ struct Relays {
 impl Relays {
     fn set_up(network: &Network, load: Load) -> Result<Self> {
         let far = network.peers.run(|| if_nametoindex("far"))??;
-        let mut bench = network.peers.run(|| RelayBench::load(&OPTIONS, far))??;
+        let mut bench = network
+            .peers
+            .run(|| RelayBench::load(DEFAULT_DATAGRAM as u16, far))??;
         relays::configure(bench.relay(), load.subscribers)?;
         Ok(Relays {
             bench,

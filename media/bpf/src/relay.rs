@@ -38,17 +38,6 @@ plain!(
 /// The row of the counters of packets that belong to no track.
 const NO_TRACK: u32 = Limit::RELAY_TRACKS.0;
 
-/// Options for loading a relay.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Options {
-    /// The longest UDP payload that is relayed, in bytes.
-    pub datagram_bytes: u16,
-    /// The entry of the pair of devices that splits trains of packets that are not treated alike
-    /// (`hawser_io::segmenter`). The relay has to be attached to its exit. Without it their packets
-    /// are dropped.
-    pub segmenter_entry: Option<u32>,
-}
-
 /// Both ends of a session with an upstream or a subscriber.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Session {
@@ -87,8 +76,8 @@ pub struct Relay {
 }
 
 impl Relay {
-    /// Loads the program.
-    pub fn load(options: &Options) -> Result<Self, LoadError> {
+    /// Loads the program. `datagram_bytes` is the length of the longest UDP payload that is relayed.
+    pub fn load(datagram_bytes: u16) -> Result<Self, LoadError> {
         log_libbpf();
         // The skeleton borrows its object. A process loads one, so leaking the few bytes is
         // acceptable.
@@ -100,8 +89,7 @@ impl Relay {
             .rodata_data
             .as_deref_mut()
             .expect("the program has constants");
-        constants.datagram_bytes = options.datagram_bytes;
-        constants.segmenter_entry = options.segmenter_entry.unwrap_or(0);
+        constants.datagram_bytes = datagram_bytes;
         let skeleton = open.load().map_err(&failed)?;
         Ok(Relay {
             rows: Rows::map(&skeleton.maps)?,

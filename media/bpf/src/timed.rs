@@ -1,6 +1,6 @@
 //! The relay at explicit times, for comparison with its specification.
 
-use crate::relay::{Options, Relay};
+use crate::relay::Relay;
 use crate::skeleton::relay_at::{RelayAtSkel, RelayAtSkelBuilder};
 use crate::{LoadError, RunError, TestRun};
 use hawser_kernel::program::test_run;
@@ -16,10 +16,10 @@ pub struct TimedRelay {
 }
 
 impl TimedRelay {
-    /// Loads a relay.
-    pub fn load(options: &Options) -> Result<Self, LoadError> {
-        let relay = Relay::load(options)?;
-        let programs = load(options, &relay)?;
+    /// Loads a relay, see [`Relay::load`].
+    pub fn load(datagram_bytes: u16) -> Result<Self, LoadError> {
+        let relay = Relay::load(datagram_bytes)?;
+        let programs = load(datagram_bytes, &relay)?;
         Ok(TimedRelay { relay, programs })
     }
 
@@ -36,7 +36,7 @@ impl TimedRelay {
     }
 }
 
-fn load(options: &Options, relay: &Relay) -> Result<RelayAtSkel<'static>, LoadError> {
+fn load(datagram_bytes: u16, relay: &Relay) -> Result<RelayAtSkel<'static>, LoadError> {
     let failed = LoadError::of("relay_at");
     let storage = Box::leak(Box::new(MaybeUninit::uninit()));
     let mut open = RelayAtSkelBuilder::default()
@@ -47,8 +47,7 @@ fn load(options: &Options, relay: &Relay) -> Result<RelayAtSkel<'static>, LoadEr
         .rodata_data
         .as_deref_mut()
         .expect("the program has constants");
-    constants.datagram_bytes = options.datagram_bytes;
-    constants.segmenter_entry = options.segmenter_entry.unwrap_or(0);
+    constants.datagram_bytes = datagram_bytes;
     share_tables(open.open_object_mut(), relay.skeleton.object()).map_err(&failed)?;
     open.load().map_err(&failed)
 }

@@ -5,9 +5,7 @@ mod relayed;
 
 use hawser_fanout::{Budget, Frame, SlotIndex, TrackHop, Verdict};
 use hawser_kernel::testing::{transit, with_ipv4};
-use hawser_media_bpf::relay::{
-    Loss, Options, Reason, Relay, Route, Session, TrackOptions, Upstream,
-};
+use hawser_media_bpf::relay::{Loss, Reason, Relay, Route, Session, TrackOptions, Upstream};
 use hawser_packets::media::{Header, write_hop};
 use hawser_units::{Ecn, Instant};
 use hawser_wire::ip;
@@ -27,11 +25,7 @@ const LOOPBACK: Route = Route {
 
 /// A relay of track 0 with two subscribers, one over each protocol.
 fn relay() -> Relay {
-    let options = Options {
-        datagram_bytes: 1200,
-        segmenter_entry: None,
-    };
-    let mut relay = Relay::load(&options).unwrap();
+    let mut relay = Relay::load(1200).unwrap();
     for is_ipv6 in [false, true] {
         let session = upstream_session(is_ipv6);
         relay.listen(session.local).unwrap();

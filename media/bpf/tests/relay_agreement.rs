@@ -5,9 +5,7 @@ mod operations;
 
 use hawser_fanout::{Delivery, Refusal, SlotIndex, TrackHop};
 use hawser_kernel::testing::{HERE_V4, HERE_V6, THERE_V4, THERE_V6, transit};
-use hawser_media_bpf::relay::{
-    Options, Reason, Registrations, Route, Session, TrackOptions, Upstream,
-};
+use hawser_media_bpf::relay::{Reason, Registrations, Route, Session, TrackOptions, Upstream};
 use hawser_media_bpf::timed::TimedRelay;
 use hawser_units::Instant;
 use hawser_wire::ip;
@@ -68,11 +66,7 @@ struct Program {
 
 impl Program {
     fn load() -> Self {
-        let options = Options {
-            datagram_bytes: DATAGRAM as u16,
-            segmenter_entry: None,
-        };
-        let mut timed = TimedRelay::load(&options).unwrap();
+        let mut timed = TimedRelay::load(DATAGRAM as u16).unwrap();
         let registrations = timed.relay().registrations().unwrap();
         for number in 0..UPSTREAMS {
             timed.relay().listen(upstream(number).local).unwrap();

@@ -8,7 +8,6 @@ use hawser_io::udp;
 use hawser_media_bpf::relay::{Reason, Relay, TrackOptions};
 use hawser_packets::media::{Header, ObjectId, Packet, write_hop};
 use hawser_units::{Bitrate, ByteSize, Ecn};
-use nix::net::if_::if_nametoindex;
 use nix::sys::socket::setsockopt;
 use nix::sys::socket::sockopt::{Ipv4Tos, Ipv6TClass, UdpGsoSegment};
 use relayed::*;
@@ -68,7 +67,7 @@ fn every_subscriber_receives_each_packet_with_any_offload() {
                 .relay
                 .offloads("lan", &offload(relay_device))
                 .unwrap();
-            let relay = network.relay(None);
+            let relay = network.relay();
             let sockets = network.subscribers();
             let mut number = 0;
             for is_ipv6 in [false, true] {
@@ -143,12 +142,9 @@ fn packets_of(id: ObjectId, count: u16, bytes: usize) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn trains_of_different_packets_are_split() {
-    in_network("split", 4, |network| {
-        network.add_segmenter();
-        let entry = if_nametoindex("entry").unwrap();
-        let mut relay = network.relay(Some(entry));
-        relay.attach(if_nametoindex("exit").unwrap()).unwrap();
+fn trains_of_different_packets_are_dropped() {
+    in_network("not-split", 4, |network| {
+        let relay = network.relay();
         let sockets = network.subscribers();
         let publisher = network.publisher(false);
 
@@ -183,65 +179,14 @@ fn trains_of_different_packets_are_split() {
         ] {
             train(&publisher, packets);
         }
-        // What went through the segmenter may be overtaken.
-        wait_for("all packets were counted", || {
-            count(&relay, Reason::Forwarded) == 6 + 3 + 4 + 2 + 3
-        });
-
         for (index, socket) in sockets.iter().enumerate() {
-            let mut ids: Vec<_> = drain(socket, index, &publisher)
+            let ids: Vec<_> = drain(socket, index, &publisher)
                 .into_iter()
-                .map(|header| {
-                    (
-                        header.id.object.object,
-                        header.id.object.layer,
-                        header.id.index,
-                    )
-                })
+                .map(|header| (header.id.object.object, header.id.index))
                 .collect();
-            ids.sort_unstable();
-            let expected = [
-                (0, 0, 0),
-                (0, 0, 1),
-                (0, 0, 2),
-                (0, 1, 0),
-                (0, 1, 1),
-                (0, 1, 2),
-                (1, 0, 0),
-                (1, 0, 1),
-                (1, 0, 3),
-                (2, 0, 0),
-                (2, 0, 1),
-                (2, 0, 2),
-                (2, 0, 3),
-                (3, 0, 0),
-                (3, 0, 1),
-                (4, 0, 0),
-                (4, 0, 2),
-                (4, 0, 3),
-            ];
-            assert_eq!(ids, expected, "subscriber {index}");
+            assert_eq!(ids, [(2, 1)], "subscriber {index}");
         }
-        assert_eq!(count(&relay, Reason::Split), 6 + 4 + 4 + 3 + 3);
-        assert_eq!(count(&relay, Reason::Tag), 1);
-        assert_eq!(count(&relay, Reason::Duplicate), 1);
-        assert_eq!(count(&relay, Reason::Truncated), 1);
-    });
-}
-
-#[test]
-fn without_a_segmenter_mixed_trains_are_dropped() {
-    in_network("not-split", 2, |network| {
-        let relay = network.relay(None);
-        let sockets = network.subscribers();
-        let publisher = network.publisher(true);
-        let mut packets = packets_of(object(0, 0, 0), 4, 400);
-        packets[3][30] ^= 1;
-        train(&publisher, &packets);
-        for (index, socket) in sockets.iter().enumerate() {
-            assert_eq!(drain(socket, index, &publisher), []);
-        }
-        assert_eq!(count(&relay, Reason::NotSplit), 4);
+        assert_eq!(count(&relay, Reason::NotSplit), 6 + 4 + 4 + 3 + 3);
     });
 }
 
@@ -249,7 +194,7 @@ fn without_a_segmenter_mixed_trains_are_dropped() {
 fn what_an_attacker_sends_is_refused_and_reaches_nobody() {
     const ROUNDS: u32 = 50;
     in_network("attack", 4, |network| {
-        let relay = network.relay(None);
+        let relay = network.relay();
         let sockets = network.subscribers();
         let publisher = network.publisher(false);
         let elsewhere = network
@@ -300,7 +245,7 @@ fn a_congested_subscriber_gets_its_bases_others_everything() {
     const FRAMES: u32 = 60;
     const PACKETS: u16 = 4;
     in_network("congested", 4, |network| {
-        let mut relay = network.relay(None);
+        let mut relay = network.relay();
         let mut registrations = relay.registrations().unwrap();
         // Room for one frame, and then for nothing; bases may go into debt.
         let total = Rate::new(Bitrate::from_bps(8_000), ByteSize(6_000));
@@ -360,7 +305,7 @@ fn a_congested_subscriber_gets_its_bases_others_everything() {
 #[test]
 fn the_way_of_each_subscriber_has_marks_of_its_own() {
     in_network("marks", 4, |network| {
-        let _relay = network.relay(None);
+        let _relay = network.relay();
         let bind = || {
             (0..4)
                 .map(|index| udp::UdpSocket::bind(remote(index)).unwrap())
@@ -403,9 +348,7 @@ fn the_way_of_each_subscriber_has_marks_of_its_own() {
 #[test]
 fn the_socket_gets_a_copy_of_each_packet_and_message() {
     in_network("copy", 4, |network| {
-        network.add_segmenter();
-        let mut relay = network.relay(Some(if_nametoindex("entry").unwrap()));
-        relay.attach(if_nametoindex("exit").unwrap()).unwrap();
+        let mut relay = network.relay();
         let options = TrackOptions {
             copy: true,
             ..track_options()
@@ -437,17 +380,8 @@ fn the_socket_gets_a_copy_of_each_packet_and_message() {
             for packet in &packets {
                 assert_eq!(next(), relayed::relayed(packet));
             }
-            let mixed = [
-                packets_of(object(group, 2, 0), 2, 500),
-                packets_of(object(group, 3, 0), 2, 500),
-            ]
-            .concat();
-            train(&publisher, &mixed);
-            for packet in &mixed {
-                assert_eq!(next(), relayed::relayed(packet));
-            }
             for (index, socket) in sockets.iter().enumerate() {
-                for packet in std::iter::once(&alone).chain(&packets).chain(&mixed) {
+                for packet in std::iter::once(&alone).chain(&packets) {
                     assert_eq!(receive(socket, index), relayed::relayed(packet));
                 }
             }
@@ -462,7 +396,7 @@ fn the_socket_gets_a_copy_of_each_packet_and_message() {
 fn who_joins_misses_nothing_from_the_frame_that_it_joined_at() {
     const FRAMES: u32 = 3000;
     in_network("join", 8, |network| {
-        let mut relay = network.relay(None);
+        let mut relay = network.relay();
         for index in 0..8 {
             relay.unsubscribe(track(0), slot(index));
         }
@@ -527,7 +461,7 @@ fn who_joins_misses_nothing_from_the_frame_that_it_joined_at() {
 fn each_packet_of_two_upstreams_is_sent_once() {
     const OBJECTS: u32 = 1500;
     in_network("two-upstreams", 4, |network| {
-        let relay = network.relay(None);
+        let relay = network.relay();
         let sockets = network.subscribers();
         let publishers = [false, true].map(|is_ipv6| network.publisher(is_ipv6));
         std::thread::scope(|scope| {

@@ -6,9 +6,7 @@ use anyhow::{Context, Result};
 use hawser_audience::Command;
 use hawser_fanout::{Budget, Frame, SlotIndex, SlotPool, TrackHop, TrackIndex, Verdict};
 use hawser_io::interface;
-use hawser_media_bpf::relay::{
-    Loss, Options, Registrations, Relay, Route, Session, TrackOptions, Upstream,
-};
+use hawser_media_bpf::relay::{Loss, Registrations, Relay, Route, Session, TrackOptions, Upstream};
 use hawser_packets::media::{DEFAULT_DATAGRAM, Hop};
 use hawser_units::Instant;
 use std::collections::BTreeMap;
@@ -54,11 +52,8 @@ impl Kernel {
     /// If the kernel does not load it: it has to be Linux 6.6 or later, and the process needs CAP_BPF,
     /// CAP_NET_ADMIN and CAP_PERFMON.
     pub fn load(listen: &[SocketAddr]) -> Result<Self> {
-        let options = Options {
-            datagram_bytes: DEFAULT_DATAGRAM as u16,
-            segmenter_entry: None,
-        };
-        let relay = Relay::load(&options).context("cannot load the kernel's part of the relay")?;
+        let relay = Relay::load(DEFAULT_DATAGRAM as u16)
+            .context("cannot load the kernel's part of the relay")?;
         let registrations = relay
             .registrations()
             .context("cannot read the kernel's records of objects")?;

@@ -8,7 +8,7 @@ use super::{ROUNDS, us};
 use crate::bench::median;
 use crate::experiment::Run;
 use crate::relays::{
-    self, HOW_TO_INSTALL, Network, OPTIONS, PORT, Publisher, RELAY, Running, UserSpaceRelay,
+    self, HOW_TO_INSTALL, Network, PORT, Publisher, RELAY, Running, UserSpaceRelay,
 };
 use crate::summary::quantile;
 use anyhow::{Context, Result, bail};
@@ -17,6 +17,7 @@ use hawser_lab_bpf::{
     DelayProbe, Delays, RewriteClient, RewriteRelay, StreamProbe, Subscribers, SyscallCounter,
 };
 use hawser_media_bpf::relay::Relay;
+use hawser_packets::media::DEFAULT_DATAGRAM;
 use hawser_testbed::netns::Namespace;
 use nix::net::if_::if_nametoindex;
 use nix::sched::{CpuSet, sched_setaffinity};
@@ -159,7 +160,7 @@ impl<'a> Stage<'a> {
         let (wan, lan) = (wan?, lan?);
         let indexes = || ["publisher", "far"].map(if_nametoindex);
         let [publisher, far] = network.peers.run(indexes)?;
-        let mut kernel = Relay::load(&OPTIONS)?;
+        let mut kernel = Relay::load(DEFAULT_DATAGRAM as u16)?;
         relays::configure(&mut kernel, load.subscribers)?;
         let mut rewrite = RewriteRelay::load(PORT, lan)?;
         let client = |subscriber: usize| RewriteClient {

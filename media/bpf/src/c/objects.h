@@ -170,7 +170,7 @@ static __noinline int begin(struct relay_ring *ring, const struct offer *offer, 
 	return 0;
 }
 
-/* Records the arrival of packets. Trains of which a part is not new have to be split. */
+/* Records the arrival of packets. Trains of which a part is not new are refused. */
 static __always_inline enum relay_reason add(struct relay_object *object, const struct offer *offer)
 {
 	__u32 end = offer->first + offer->packets, count = object->count ?: offer->count, highest = object->highest;
@@ -179,12 +179,12 @@ static __always_inline enum relay_reason add(struct relay_object *object, const 
 		__u32 word = (offer->first / 64 + i) & (RELAY_PACKETS / 64 - 1);
 
 		if (object->seen[word] & bits_in_word(offer->first, end, offer->first / 64 + i))
-			return offer->packets > 1 ? RELAY_SPLIT : RELAY_DUPLICATE;
+			return offer->packets > 1 ? RELAY_NOT_SPLIT : RELAY_DUPLICATE;
 	}
 	if (highest < end - 1)
 		highest = end - 1;
 	if ((offer->count && offer->count != count) || (count && highest >= count))
-		return offer->packets > 1 ? RELAY_SPLIT : RELAY_CONTRADICTION;
+		return offer->packets > 1 ? RELAY_NOT_SPLIT : RELAY_CONTRADICTION;
 	for (__u32 i = 0; i < RELAY_SEGMENTS / 64 + 1; i++) {
 		__u32 word = (offer->first / 64 + i) & (RELAY_PACKETS / 64 - 1);
 
@@ -239,7 +239,7 @@ static __noinline int observe(struct offer *offer)
 	if (!ring)
 		return RELAY_NO_TRACK;
 	if (offer->first + offer->packets > RELAY_PACKETS || offer->count > RELAY_PACKETS)
-		return offer->packets > 1 ? RELAY_SPLIT : RELAY_TOO_MANY_PACKETS;
+		return offer->packets > 1 ? RELAY_NOT_SPLIT : RELAY_TOO_MANY_PACKETS;
 	if (!lock_ring(ring))
 		return RELAY_CONTENDED;
 	reason = observe_locked(ring, offer);

@@ -12,8 +12,7 @@
 
 #include <linux/pkt_cls.h>
 
-volatile const __u16 datagram_bytes;  /* the longest UDP payload that is relayed */
-volatile const __u32 segmenter_entry; /* the device that splits trains; 0 = there is none */
+volatile const __u16 datagram_bytes; /* the longest UDP payload that is relayed */
 
 /* What arrived: one packet, or a train of packets of one length, of which the last may be shorter. */
 struct incoming {
@@ -190,7 +189,7 @@ static long check_segment(__u32 number, struct incoming *in)
 	if (!number)
 		offer_first(in->offer, &media);
 	else if (!in->reason && !offer_next(in->offer, &media, number))
-		in->reason = RELAY_SPLIT;
+		in->reason = RELAY_NOT_SPLIT;
 	return in->reason != RELAY_FORWARDED;
 }
 
@@ -207,9 +206,9 @@ static __always_inline bool is_train(const struct incoming *in)
 static __always_inline enum relay_reason verify(struct incoming *in)
 {
 	if (in->packets > 1 && !is_train(in))
-		return RELAY_SPLIT;
+		return RELAY_NOT_SPLIT;
 	bpf_loop(RELAY_SEGMENTS, check_segment, in, 0);
-	return in->reason && in->packets > 1 ? RELAY_SPLIT : in->reason;
+	return in->reason && in->packets > 1 ? RELAY_NOT_SPLIT : in->reason;
 }
 
 /* Returns the index of the packets' track; RELAY_TRACKS if it is not relayed. */
@@ -289,15 +288,6 @@ static __always_inline int drop(__u32 track, enum relay_reason reason, __u32 pac
 	return TC_ACT_SHOT;
 }
 
-/* Sends a train through the segmenter, whose exit has this program too. */
-static __always_inline int split(const struct incoming *in)
-{
-	if (!segmenter_entry)
-		return drop(RELAY_TRACKS, RELAY_NOT_SPLIT, in->packets);
-	count_packets(RELAY_TRACKS, RELAY_SPLIT, in->packets);
-	return bpf_redirect(segmenter_entry, 0);
-}
-
 #define HEADERS_V4 (sizeof(struct ethhdr) + sizeof(struct iphdr) + sizeof(struct udphdr))
 #define HEADERS_V6 (sizeof(struct ethhdr) + sizeof(struct ipv6hdr) + sizeof(struct udphdr))
 
@@ -352,15 +342,6 @@ static __noinline int forward(struct incoming *in, bool is_kept)
 	return is_kept && !fanout.is_broken && restore_headers(in, &fanout);
 }
 
-/* Passes a packet that is relayed to the relay's socket. */
-static __always_inline int pass_copy(struct __sk_buff *skb)
-{
-	/* At the exit of the segmenter, it has another device's link-layer address. */
-	if (skb->pkt_type != PACKET_HOST)
-		bpf_skb_change_type(skb, PACKET_HOST);
-	return TC_ACT_UNSPEC;
-}
-
 /* Decides on verified packets, and acts. */
 static __always_inline int relay_verified(struct incoming *in)
 {
@@ -374,8 +355,6 @@ static __always_inline int relay_verified(struct incoming *in)
 	offer->bytes = in->bytes;
 	offer->packets = in->packets;
 	reason = observe(offer);
-	if (reason == RELAY_SPLIT)
-		return split(in);
 	if (reason != RELAY_FORWARDED && reason != RELAY_DUPLICATE && reason != RELAY_OUTDATED)
 		return drop(offer->track, reason, in->packets);
 
@@ -390,7 +369,7 @@ static __always_inline int relay_verified(struct incoming *in)
 		record_arrival(in, reason);
 	if (reason == RELAY_FORWARDED && !forward(in, flags & TRACK_COPY) && flags & TRACK_COPY)
 		return drop(offer->track, RELAY_LOST_COPIES, in->packets);
-	return flags & TRACK_COPY ? pass_copy(in->skb) : TC_ACT_SHOT;
+	return flags & TRACK_COPY ? TC_ACT_UNSPEC : TC_ACT_SHOT;
 }
 
 static __always_inline int relay_packet(struct __sk_buff *skb, __u64 now_ns)
@@ -419,7 +398,7 @@ static __always_inline int relay_packet(struct __sk_buff *skb, __u64 now_ns)
 	if (!reason)
 		action = relay_verified(&in);
 	else
-		action = reason == RELAY_SPLIT ? split(&in) : drop(RELAY_TRACKS, reason, 1);
+		action = drop(RELAY_TRACKS, reason, in.packets);
 	in.offer->busy = false;
 	return action;
 }

@@ -180,8 +180,6 @@ enum relay_reason {
 	/* not forwarded, but of interest to user space */
 	RELAY_DUPLICATE,
 	RELAY_OUTDATED,
-	/* trains, whose packets are counted when they come back one by one */
-	RELAY_SPLIT,
 	/* lost to user space: packets of which the kernel had no memory for a copy, and records that found
 	 * their ring full
 	 */

@@ -55,14 +55,12 @@ columns! {
     Contended = RELAY_CONTENDED, "contended";
     /// Dropped: the kernel had no memory to tag it for the next hop.
     NoRoom = RELAY_NO_ROOM, "no_room";
-    /// Dropped: of a train that has to be split, and there is no segmenter.
+    /// Dropped: of a train that is not of one object with every packet new and right.
     NotSplit = RELAY_NOT_SPLIT, "not_split";
     /// Not forwarded again: it was seen before.
     Duplicate = RELAY_DUPLICATE, "duplicate";
     /// Not forwarded: of an object that is older than those that are remembered.
     Outdated = RELAY_OUTDATED, "outdated";
-    /// Sent through the segmenter as a train; its packets are counted again when they come back.
-    Split = RELAY_SPLIT, "split";
     /// No memory for the copy to the relay's socket. Counted in addition.
     LostCopies = RELAY_LOST_COPIES, "lost_copies";
     /// Records of arrivals that found their ring full.

@@ -6,7 +6,7 @@
 )]
 
 use hawser_fanout::{Budget, Frame, Selection, SlotIndex, TrackHop, TrackIndex};
-use hawser_media_bpf::relay::{Options, Reason, Relay, Route, Session, TrackOptions, Upstream};
+use hawser_media_bpf::relay::{Reason, Relay, Route, Session, TrackOptions, Upstream};
 use hawser_packets::media::{Flags, Header, Hop, MediaTime, ObjectId, PacketId};
 use hawser_testbed::netns::Namespace;
 use hawser_units::Instant;
@@ -162,23 +162,9 @@ impl Network {
         self.peers.ip(&batch)
     }
 
-    /// Adds a pair of devices that segments, `entry` and `exit`.
-    pub fn add_segmenter(&self) {
-        let batch = "link add entry type veth peer name exit\n\
-                     link set dev entry addrgenmode none\nlink set dev exit addrgenmode none\n\
-                     link set dev entry up\nlink set dev exit up\n";
-        self.relay.ip(batch).unwrap();
-        let off = [("tx", false), ("gso", false), ("tso", false)];
-        self.relay.offloads("entry", &off).unwrap();
-    }
-
     /// A relay of track 0 with all subscribers.
-    pub fn relay(&self, segmenter_entry: Option<u32>) -> Relay {
-        let options = Options {
-            datagram_bytes: 1200,
-            segmenter_entry,
-        };
-        let mut relay = Relay::load(&options).unwrap();
+    pub fn relay(&self) -> Relay {
+        let mut relay = Relay::load(1200).unwrap();
         for is_ipv6 in [false, true] {
             let session = upstream_session(is_ipv6);
             relay.listen(session.local).unwrap();
