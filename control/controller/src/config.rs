@@ -59,14 +59,14 @@ pub enum StoreConfig {
 pub struct EtcdConfig {
     /// The endpoints of its members, `https://HOST:PORT`.
     pub endpoints: Vec<String>,
-    /// The prefix of all keys of this group of controllers.
-    #[serde(default = "EtcdConfig::prefix")]
+    /// The prefix of all keys; controllers with the same prefix belong together.
+    #[serde(default = "etcd_prefix")]
     pub prefix: String,
-    /// The certificate of the authority that signed the cluster's certificates, PEM.
+    /// The certificate of the authority that signed the cluster's certificates, PEM; needed for `https`.
     pub authority: Option<PathBuf>,
     /// This controller's certificate for the cluster, PEM.
     pub certificate: Option<PathBuf>,
-    /// The key of that certificate.
+    /// The key of that certificate, PEM.
     pub key: Option<PathBuf>,
     /// The user to authenticate as.
     pub user: Option<String>,
@@ -74,10 +74,8 @@ pub struct EtcdConfig {
     pub password_file: Option<PathBuf>,
 }
 
-impl EtcdConfig {
-    fn prefix() -> String {
-        "hawser/".to_owned()
-    }
+fn etcd_prefix() -> String {
+    "hawser/".to_owned()
 }
 
 /// Settings for nodes.

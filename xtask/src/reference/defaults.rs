@@ -154,6 +154,21 @@ impl Items {
             variants.map(|variant| format!("`{:?}`", variant.ident.to_string().to_lowercase()));
         is_named.then(|| names.collect())
     }
+
+    /// Returns the content of each variant of a type with a tag, after the condition that the tag has its value.
+    pub(super) fn tagged(&self, name: &str) -> Vec<(String, &Field)> {
+        let item = self.enums.get(name);
+        let Some((item, tag)) = item.and_then(|item| Some((item, attribute(&item.attrs, "tag")?)))
+        else {
+            return Vec::new();
+        };
+        let contents = item.variants.iter().filter_map(|variant| {
+            let value = variant.ident.to_string().to_lowercase();
+            let content = variant.fields.iter().next()?;
+            Some((format!(" with `{tag} = {value:?}`"), content))
+        });
+        contents.collect()
+    }
 }
 
 const ADD_A_DEFAULT: &str = "add `Default: TEXT.` to the end of the comment";

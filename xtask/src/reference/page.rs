@@ -42,23 +42,24 @@ impl Page {
     }
 }
 
-/// Appends the table of a struct, and those of the structs in it. `field` holds it, which is in `path`.
+/// Appends the table of a struct, and those of the structs in it. `field` holds it, which is in `path`, on a condition
+/// that follows in words if it is not empty.
 fn section(
     items: &Items,
     text: &mut String,
     name: &str,
     path: &[String],
-    field: Option<&Field>,
+    field: Option<(&Field, &str)>,
 ) -> Result<()> {
     let item: &ItemStruct = items.structs.get(name).context("no such struct")?;
     let (tables, keys): (Vec<_>, Vec<_>) = fields(items, item)?
         .into_iter()
         .partition(|(_, field)| items.structs.contains_key(&Inner::of(&field.ty).name));
-    if let Some(field) = field {
+    if let Some((field, condition)) = field {
         let path = path.join(".");
         match Inner::of(&field.ty).many {
-            true => writeln!(text, "\n## `[[{path}]]`")?,
-            false => writeln!(text, "\n## `[{path}]`")?,
+            true => writeln!(text, "\n## `[[{path}]]`{condition}")?,
+            false => writeln!(text, "\n## `[{path}]`{condition}")?,
         }
         let comments = [&item.attrs, &field.attrs].map(|attributes| comment(attributes));
         if let Some(comment) = comments.iter().find(|comment| !comment.is_empty()) {
@@ -68,15 +69,22 @@ fn section(
     if !keys.is_empty() {
         writeln!(text, "\n| key | default | |\n|---|---|---|")?;
     }
-    for (of, field) in keys {
+    for (of, field) in &keys {
         let key = key(field)?;
         let row = row(items, of, field).with_context(|| format!("{}, {key}", of.ident))?;
         writeln!(text, "| `{key}` | {row} |")?;
     }
+    for (_, field) in keys {
+        let path = [path, &[key(field)?]].concat();
+        for (condition, held) in items.tagged(&Inner::of(&field.ty).name) {
+            let name = Inner::of(&held.ty).name;
+            section(items, text, &name, &path, Some((held, condition.as_str())))?;
+        }
+    }
     for (_, field) in tables {
         let inner = Inner::of(&field.ty);
         let path = [path, &[key(field)?]].concat();
-        section(items, text, &inner.name, &path, Some(field))?;
+        section(items, text, &inner.name, &path, Some((field, "")))?;
     }
     Ok(())
 }
@@ -178,7 +186,14 @@ mod tests {
             cover: Cover,
             #[serde(flatten)]
             shared: Shared,
+            store: Store,
         }
+        #[derive(Deserialize)]
+        #[serde(tag = "kind", rename_all = "lowercase")]
+        enum Store { Here, Far(Far) }
+        /// A store elsewhere.
+        #[derive(Deserialize)]
+        struct Far { user: Option<String> }
         #[derive(Deserialize)]
         struct Shared {
             /// The class. Default in the file: `0`.
@@ -219,6 +234,15 @@ mod tests {
 | `hosts` | `[]` |  |
 | `cover` | `\"headers\"` | One of `\"headers\"`, `\"whole\"`. |
 | `cost` | `0` | The class. |
+| `store` | required | One of `\"here\"`, `\"far\"`. |
+
+## `[node.store]` with `kind = \"far\"`
+
+A store elsewhere.
+
+| key | default | |
+|---|---|---|
+| `user` | none |  |
 
 ## `[[peer]]`
 
