@@ -266,12 +266,7 @@ fn the_report_of_a_viewer_is_one_json_object() {
     let folder = tempfile::tempdir().unwrap();
     let key = &media_key(&folder);
     let options = ["127.0.0.1:1", "--seconds", "0.2", "--json"];
-    // `--push` is accepted, and changes nothing.
-    for more in [
-        &["fetch"][..],
-        &["view", "--key", key],
-        &["view", "--push", "--key", key],
-    ] {
+    for more in [&["fetch"][..], &["view", "--key", key]] {
         let output = hawser(&[more, &options].concat()).output().unwrap();
         // There is no publisher.
         assert_eq!(output.status.code(), Some(1), "{more:?}");

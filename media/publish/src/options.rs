@@ -40,9 +40,6 @@ const MAX_BUFFER: ByteSize = ByteSize(64 << 20);
 pub struct Args {
     #[command(flatten)]
     common: CommonArgs,
-    /// Does nothing: this command pushes anyway
-    #[arg(long = "push", hide = true)]
-    _push: bool,
     #[command(flatten)]
     key: KeyArgs,
     /// Codec of the frames [default: rgbd for cameras, otherwise chunks]

@@ -72,9 +72,6 @@ pub const DEFAULT_MAX_POINTS: usize = 1 << 24;
 pub struct Args {
     #[command(flatten)]
     common: CommonArgs,
-    /// Does nothing: this command pushes anyway
-    #[arg(long = "push", hide = true)]
-    _push: bool,
     #[command(flatten)]
     key: KeyArgs,
     /// Write when each frame was captured, its first packet and the last of it arrived, and its
