@@ -5,6 +5,7 @@ use crate::facts::Port;
 use crate::facts::Protocol::{self, Tcp, Udp};
 use hawser_io::xdp::Wanted;
 use hawser_units::Prefix;
+use hawser_wire::SIGNAL_PORT;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -128,7 +129,6 @@ pub(crate) fn parsed<T: FromStr>(texts: Vec<String>) -> Vec<T> {
 const AGENT_STATE: &str = "/run/hawser/agent";
 
 const REPLICAS: u16 = 14747;
-const SIGNALS: u16 = 14749;
 const ECHO: u16 = 14751;
 const MOQ: u16 = 14754;
 const TUNNEL: u16 = 14752;
@@ -252,7 +252,7 @@ fn agent(node: &Table) -> [Port; 3] {
     let echo = number("echo_port", ECHO);
     [
         port(Udp, replicas, Agent, "replicas"),
-        port(Udp, SIGNALS, Agent, "signals"),
+        port(Udp, SIGNAL_PORT, Agent, "signals"),
         port(Udp, echo, Agent, "round-trip times"),
     ]
 }
