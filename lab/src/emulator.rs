@@ -27,9 +27,9 @@ pub use health::{Health, Lateness};
 
 use anyhow::{Context, Result, anyhow};
 use driver::{Control, Driver};
-use hawser_io::ring::{self, Port};
 use hawser_netem::{LinkConfig, LinkStats};
 use hawser_testbed::netns::Namespace;
+use hawser_testbed::ring::{self, Port};
 use hawser_units::Instant;
 use nix::unistd::{Pid, gettid};
 use placement::{AffinityGuard, Placement};

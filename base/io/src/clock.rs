@@ -147,7 +147,7 @@ impl Period {
 /// Both clocks, read at the same moment: the kernel stamps packets with the time of day, which may be
 /// set.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Clocks {
+pub struct Clocks {
     time_of_day: Duration,
     monotonic: Instant,
 }
@@ -155,7 +155,7 @@ pub(crate) struct Clocks {
 impl Clocks {
     /// Reads the time of day first: where the thread is interrupted between the two, converted times
     /// are too late, never too early.
-    pub(crate) fn read() -> Self {
+    pub fn read() -> Self {
         Clocks {
             time_of_day: read(ClockId::CLOCK_REALTIME),
             monotonic: monotonic(),
@@ -163,7 +163,7 @@ impl Clocks {
     }
 
     /// Converts the time of day of a recent event to monotonic time.
-    pub(crate) fn monotonic(&self, time_of_day: Duration) -> Instant {
+    pub fn monotonic(&self, time_of_day: Duration) -> Instant {
         self.monotonic - self.time_of_day.saturating_sub(time_of_day)
     }
 }

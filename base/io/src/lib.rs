@@ -1,4 +1,4 @@
-//! Sockets, TUN devices, interfaces and routes, packet rings, files of
+//! Sockets, TUN devices, interfaces and routes, files of
 //! configuration and state, processes and programs, the time of day, limits of rates, of open files and of
 //! handshakes, and what has to stay as it was set in the kernel.
 
@@ -21,7 +21,6 @@ pub mod peer;
 pub mod process;
 pub mod program;
 pub mod rate_limit;
-pub mod ring;
 pub mod scheduling;
 pub mod segmenter;
 pub mod sockopt;

@@ -22,7 +22,7 @@ pub struct Health {
     pub lateness_max_us: f64,
     /// Frames dropped because they arrived faster than the emulator read.
     pub ring_drops: u64,
-    /// Frames dropped because they were larger than [`ring::MAX_FRAME`](hawser_io::ring::MAX_FRAME).
+    /// Frames dropped because they were larger than [`ring::MAX_FRAME`](hawser_testbed::ring::MAX_FRAME).
     pub too_large: u64,
     /// Frames dropped because they contained several packets: segmentation offload was on at the
     /// device's other end.

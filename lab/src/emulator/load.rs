@@ -2,8 +2,8 @@
 
 use super::open;
 use anyhow::{Context, Result, ensure};
-use hawser_io::ring::{self, Port};
 use hawser_testbed::netns::Namespace;
+use hawser_testbed::ring::{self, Port};
 use hawser_units::{Bitrate, ByteSize, Instant};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;

@@ -10,8 +10,8 @@ use crate::experiment::{Experiment, Measured, Results, Run, progress, write_json
 use crate::summary::{Case, Metrics, Summary};
 use anyhow::{Result, bail};
 use hawser_agent::Status;
-use hawser_io::ring;
 use hawser_testbed::edges::Edges;
+use hawser_testbed::ring;
 use hawser_testbed::topology::{Lab, Topology};
 use hawser_testbed::traffic::{self, Endpoints, Stream, StreamReport};
 pub(super) use scenario::{SCENARIOS, Scenario};

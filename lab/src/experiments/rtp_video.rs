@@ -1,9 +1,9 @@
 //! A video of 6 Mb/s and 30 frames per second in RTP packets, from the camera to the viewer.
 
 use anyhow::{Result, anyhow};
-use hawser_io::ring;
 use hawser_qoe::Frame;
 use hawser_testbed::netns::Namespace;
+use hawser_testbed::ring;
 use hawser_units::{ByteSize, Instant};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;

@@ -1,8 +1,8 @@
 //! Real frames through emulated links.
 
-use hawser_io::ring::{self, MAX_FRAME, Port};
 use hawser_lab::emulator::{EmulatedPath, Emulator};
 use hawser_netem::{Delay, Discipline, DualPi2, LinkConfig, Rate, Span};
+use hawser_testbed::ring::{self, MAX_FRAME, Port};
 use hawser_testbed::topology::{Lab, Topology, network_egress, network_ingress};
 use hawser_units::{Bitrate, Ecn, PathId};
 use hawser_wire::ip::{Ipv4Header, udp_packet};

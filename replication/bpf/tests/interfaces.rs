@@ -2,9 +2,9 @@
 
 mod support;
 
-use hawser_io::ring::{Port, wait};
 use hawser_replication_bpf::{Loop, SendPath, Sender, SenderOptions};
 use hawser_testbed::netns::Namespace;
+use hawser_testbed::ring::{Port, wait};
 use nix::net::if_::if_nametoindex;
 use std::fmt::Write;
 use std::os::fd::AsFd;

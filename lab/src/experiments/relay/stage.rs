@@ -12,13 +12,13 @@ use crate::relays::{
 };
 use crate::summary::quantile;
 use anyhow::{Context, Result, bail};
-use hawser_io::ring::{cpu_time, rise_to_realtime};
 use hawser_lab_bpf::{
     DelayProbe, Delays, RewriteClient, RewriteRelay, StreamProbe, Subscribers, SyscallCounter,
 };
 use hawser_media_bpf::relay::Relay;
 use hawser_packets::media::DEFAULT_DATAGRAM;
 use hawser_testbed::netns::Namespace;
+use hawser_testbed::ring::{cpu_time, rise_to_realtime};
 use nix::net::if_::if_nametoindex;
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::{Pid, gettid};

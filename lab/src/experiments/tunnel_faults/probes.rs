@@ -1,7 +1,7 @@
 use super::exchanges::Exchanges;
 use super::network::{HOST, Network};
 use anyhow::Result;
-use hawser_io::ring;
+use hawser_testbed::ring;
 use std::net::{Ipv4Addr, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};

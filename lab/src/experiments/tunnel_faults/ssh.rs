@@ -1,8 +1,8 @@
 use super::exchanges::Exchanges;
 use super::network::{HOST, Network};
 use anyhow::{Context, Result, ensure};
-use hawser_io::ring;
 use hawser_testbed::process::Process;
+use hawser_testbed::ring;
 use nix::unistd::{Uid, User};
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, PipeReader, PipeWriter, Write};

@@ -2,7 +2,7 @@
 
 use crate::rig::{RATE_PPS, Rig, assert_losses};
 use hawser_agent::Status;
-use hawser_io::ring::Port;
+use hawser_testbed::ring::Port;
 use hawser_testbed::topology::{Lab, network_egress, network_ingress};
 use hawser_units::PathId;
 

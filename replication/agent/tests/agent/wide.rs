@@ -3,9 +3,9 @@
 use crate::rig::{Rig, assert_losses, exchange, widen};
 use crate::support::TIMEOUT;
 use hawser_agent::Status;
-use hawser_io::ring::Port;
 use hawser_testbed::edges::{FLOW, Replication, Sender};
 use hawser_testbed::netns::Namespace;
+use hawser_testbed::ring::Port;
 use hawser_testbed::topology::{End, Stop};
 use hawser_testbed::traffic::{self, Endpoints, Family, Kind, Stream};
 use hawser_units::PathSet;

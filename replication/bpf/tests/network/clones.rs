@@ -3,9 +3,9 @@
 
 use crate::paths::*;
 use crate::support::*;
-use hawser_io::ring::Port;
 use hawser_replication_bpf::{SendFlow, SendPath, SendPolicy, Sender};
 use hawser_shim::{Addresses, Cover, KeySlot, Replica, transparent};
+use hawser_testbed::ring::Port;
 use hawser_units::{PathSet, PolicyCode};
 use hawser_wire::ip;
 use nix::sys::socket::{setsockopt, sockopt::UdpGsoSegment};

@@ -3,8 +3,8 @@
 use crate::paths::*;
 use crate::support::*;
 use hawser_io::netlink::xdp_features;
-use hawser_io::ring::Port;
 use hawser_replication_bpf::{AttachError, Passing, Receiver, XdpMode, xdp_mode};
+use hawser_testbed::ring::Port;
 use hawser_wire::ip;
 use std::net::UdpSocket;
 

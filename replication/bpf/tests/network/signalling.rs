@@ -1,11 +1,11 @@
 //! In-band signals end to end: sent by a socket, received on a device, reported to user space.
 
 use crate::support::*;
-use hawser_io::ring::{Port, wait};
 use hawser_replication_bpf::{
     SendPolicy, Sender, SenderOptions, SignalEvent, SignalEvents, SignalOptions, SignalOutcome,
 };
 use hawser_testbed::netns::Namespace;
+use hawser_testbed::ring::{Port, wait};
 use hawser_units::{PathId, PathSet, PolicyCode};
 use hawser_wire::{Key, SIGNAL_PORT, Signal, ip};
 use nix::net::if_::if_nametoindex;

@@ -1,9 +1,9 @@
 //! A viewer's requests over real sockets, as the watcher records them.
 
 use crate::support::*;
-use hawser_io::ring::wait;
 use hawser_replication_bpf::{Ports, Request, Rule, Watcher};
 use hawser_testbed::netns::Namespace;
+use hawser_testbed::ring::wait;
 use hawser_units::Instant;
 use nix::sys::socket::{setsockopt, sockopt::UdpGsoSegment};
 use nix::time::{ClockId, clock_gettime};

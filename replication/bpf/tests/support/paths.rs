@@ -6,10 +6,10 @@
 )]
 
 use crate::support::*;
-use hawser_io::ring::{Port, wait};
 use hawser_replication_bpf::{Loop, SendPath, Sender, SenderOptions};
 use hawser_shim::{Addresses, DEFAULT_PORT, Encapsulation};
 use hawser_testbed::netns::Namespace;
+use hawser_testbed::ring::{Port, wait};
 use nix::net::if_::if_nametoindex;
 use std::os::fd::AsFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -5,8 +5,8 @@ use super::{Slice, cpu_of_relay, stay_on_cpu, total};
 use crate::experiment::Run;
 use crate::relays::{Audience, HOW_TO_INSTALL, MoqPublisher, MoqRelay, Network, Running};
 use anyhow::{Context, Result, ensure};
-use hawser_io::ring::rise_to_realtime;
 use hawser_lab_bpf::{StreamProbe, SyscallCounter};
+use hawser_testbed::ring::rise_to_realtime;
 use std::thread;
 use std::time::{Duration, Instant};
 

@@ -13,7 +13,7 @@ mod send;
 mod thread;
 mod xdp;
 
-pub use crate::clock::monotonic as now;
+pub use hawser_io::clock::monotonic as now;
 pub use receive::{Frame, FrameError, Receiver};
 pub use send::Sender;
 pub use thread::{cpu_time, rise_to_realtime, wait};

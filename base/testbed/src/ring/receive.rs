@@ -1,5 +1,5 @@
 use super::{packet_socket, set_option};
-use crate::clock::Clocks;
+use hawser_io::clock::Clocks;
 use hawser_units::Instant;
 use libc::{c_int, tpacket2_hdr};
 use std::io;
