@@ -1,6 +1,8 @@
 //! Loaded programs: test runs, the log, their descriptors.
 
+use libbpf_rs::skel::SkelBuilder;
 use libbpf_rs::{PrintLevel, ProgramInput};
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
@@ -90,8 +92,14 @@ fn run(program: &libbpf_rs::ProgramMut<'_>, input: ProgramInput<'_>) -> Result<T
     })
 }
 
-/// Sends libbpf's messages to the log instead of standard error.
-pub fn log_libbpf() {
+/// Opens programs that are to be loaded. libbpf's messages go to the log instead of standard error. A skeleton borrows its
+/// object, which is leaked: a process loads one, of a few bytes.
+pub fn open<T: SkelBuilder<'static> + Default>() -> libbpf_rs::Result<T::Output> {
+    log_libbpf();
+    T::default().open(Box::leak(Box::new(MaybeUninit::uninit())))
+}
+
+fn log_libbpf() {
     fn log(_: PrintLevel, text: String) {
         tracing::debug!("{}", text.trim_end());
     }

@@ -1,10 +1,9 @@
 use crate::skeleton::bench_delay::{BenchDelaySkel, BenchDelaySkelBuilder, types};
 use hawser_kernel::link::{AttachError, Link};
 use hawser_kernel::load::LoadError;
-use hawser_kernel::program::fd;
+use hawser_kernel::program::{fd, open};
 use hawser_kernel::shared::Shared;
-use libbpf_rs::skel::{OpenSkel, SkelBuilder};
-use std::mem::MaybeUninit;
+use libbpf_rs::skel::OpenSkel;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -39,10 +38,7 @@ impl DelayProbe {
     /// Loads the programs.
     pub fn load() -> Result<Self, LoadError> {
         let failed = LoadError::of("bench_delay");
-        let storage = Box::leak(Box::new(MaybeUninit::uninit()));
-        let open = BenchDelaySkelBuilder::default()
-            .open(storage)
-            .map_err(&failed)?;
+        let open = open::<BenchDelaySkelBuilder>().map_err(&failed)?;
         let programs = open.load().map_err(&failed)?;
         let delays = Shared::map(&programs.maps.delays)?;
         Ok(DelayProbe {

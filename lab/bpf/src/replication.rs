@@ -8,13 +8,12 @@ use bench_replicate_tc::{BenchReplicateTcSkel, BenchReplicateTcSkelBuilder};
 use bench_replicate_xdp::{BenchReplicateXdpSkel, BenchReplicateXdpSkelBuilder};
 use hawser_kernel::link::{Link, XdpMode};
 use hawser_kernel::load::LoadError;
-use hawser_kernel::program::{RunError, fd, live_run, test_run};
+use hawser_kernel::program::{RunError, fd, live_run, open, test_run};
 use hawser_kernel::shared::Shared;
 use hawser_kernel::table::{Table, TableError, share_tables};
 use hawser_replication_bpf::{Arrivals, Receiver, Sender};
 use hawser_shim::{OVERHEAD_V4, OVERHEAD_V6, Shim};
-use libbpf_rs::skel::{OpenSkel, SkelBuilder};
-use std::mem::MaybeUninit;
+use libbpf_rs::skel::OpenSkel;
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
@@ -47,10 +46,7 @@ impl DedupBench {
     /// Creates the benchmark of a receiver, with its configured paths and flows.
     pub fn load(receiver: Receiver, port: u16) -> Result<Self, LoadError> {
         let failed = LoadError::of("bench_dedup");
-        let storage = Box::leak(Box::new(MaybeUninit::uninit()));
-        let mut open = BenchDedupSkelBuilder::default()
-            .open(storage)
-            .map_err(&failed)?;
+        let mut open = open::<BenchDedupSkelBuilder>().map_err(&failed)?;
         let rodata = open
             .maps
             .rodata_data
@@ -158,10 +154,7 @@ impl TransitBench {
     /// `sinks` those at the other ends of the paths.
     pub fn load(sender: Sender, bare: &[u32], sinks: &[u32]) -> Result<Self, BenchError> {
         let failed = LoadError::of("bench_replicate_xdp");
-        let storage = Box::leak(Box::new(MaybeUninit::uninit()));
-        let mut open = BenchReplicateXdpSkelBuilder::default()
-            .open(storage)
-            .map_err(&failed)?;
+        let mut open = open::<BenchReplicateXdpSkelBuilder>().map_err(&failed)?;
         for mut program in open.open_object_mut().progs_mut() {
             let timed = [
                 "replicate_restored",
@@ -258,10 +251,7 @@ impl LocalBench {
     /// go to `devices`.
     pub fn load(sender: &Sender, device: u32, devices: &[u32]) -> Result<Self, BenchError> {
         let failed = LoadError::of("bench_replicate_tc");
-        let storage = Box::leak(Box::new(MaybeUninit::uninit()));
-        let mut open = BenchReplicateTcSkelBuilder::default()
-            .open(storage)
-            .map_err(&failed)?;
+        let mut open = open::<BenchReplicateTcSkelBuilder>().map_err(&failed)?;
         let constants = open
             .maps
             .rodata_data

@@ -2,11 +2,10 @@ use crate::skeleton::bench_rewrite::{BenchRewriteSkel, BenchRewriteSkelBuilder, 
 use hawser_kernel::link::{AttachError, Link};
 use hawser_kernel::load::LoadError;
 use hawser_kernel::plain;
-use hawser_kernel::program::fd;
+use hawser_kernel::program::{fd, open};
 use hawser_kernel::table::{Table, TableError};
 use hawser_media_bpf::relay::Route;
-use libbpf_rs::skel::{OpenSkel, SkelBuilder};
-use std::mem::MaybeUninit;
+use libbpf_rs::skel::OpenSkel;
 use std::net::SocketAddrV4;
 
 plain!(types::rewrite_client);
@@ -33,10 +32,7 @@ impl RewriteRelay {
     /// Loads the programs. Packets arrive at the UDP port `port`; the clients are behind `device`.
     pub fn load(port: u16, device: u32) -> Result<Self, LoadError> {
         let failed = LoadError::of("bench_rewrite");
-        let storage = Box::leak(Box::new(MaybeUninit::uninit()));
-        let mut open = BenchRewriteSkelBuilder::default()
-            .open(storage)
-            .map_err(&failed)?;
+        let mut open = open::<BenchRewriteSkelBuilder>().map_err(&failed)?;
         let constants = open.maps.rodata_data.as_deref_mut();
         let constants = constants.expect("the programs have constants");
         constants.port = port;

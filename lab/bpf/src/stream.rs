@@ -2,10 +2,9 @@ use super::Delays;
 use crate::skeleton::bench_stream::{BenchStreamSkel, BenchStreamSkelBuilder, types};
 use hawser_kernel::link::{AttachError, Link};
 use hawser_kernel::load::LoadError;
-use hawser_kernel::program::fd;
+use hawser_kernel::program::{fd, open};
 use hawser_kernel::shared::Shared;
-use libbpf_rs::skel::{OpenSkel, SkelBuilder};
-use std::mem::MaybeUninit;
+use libbpf_rs::skel::OpenSkel;
 use std::time::Duration;
 
 /// Measures how long packets take through a relay that encrypts them for each subscriber, between the same
@@ -22,10 +21,7 @@ impl StreamProbe {
     /// of their packets.
     pub fn load(pause: Duration, least_bytes: u32) -> Result<Self, LoadError> {
         let failed = LoadError::of("bench_stream");
-        let storage = Box::leak(Box::new(MaybeUninit::uninit()));
-        let open = BenchStreamSkelBuilder::default()
-            .open(storage)
-            .map_err(&failed)?;
+        let open = open::<BenchStreamSkelBuilder>().map_err(&failed)?;
         let programs = open.load().map_err(&failed)?;
         let delays = Shared::map(&programs.maps.delays)?;
         let mut probe = StreamProbe {

@@ -1,9 +1,9 @@
 use crate::skeleton::bench_syscalls::{BenchSyscallsSkel, BenchSyscallsSkelBuilder};
 use hawser_kernel::load::LoadError;
+use hawser_kernel::program::open;
 use hawser_kernel::table::{Table, TableError};
 use libbpf_rs::MapCore;
-use libbpf_rs::skel::{OpenSkel, SkelBuilder};
-use std::mem::MaybeUninit;
+use libbpf_rs::skel::OpenSkel;
 
 /// Counts system calls of threads and processes at the kernel's tracepoint for all system calls.
 pub struct SyscallCounter {
@@ -15,10 +15,7 @@ impl SyscallCounter {
     /// Starts counting, for nobody yet.
     pub fn load() -> Result<Self, LoadError> {
         let failed = LoadError::of("bench_syscalls");
-        let storage = Box::leak(Box::new(MaybeUninit::uninit()));
-        let open = BenchSyscallsSkelBuilder::default()
-            .open(storage)
-            .map_err(&failed)?;
+        let open = open::<BenchSyscallsSkelBuilder>().map_err(&failed)?;
         let programs = open.load().map_err(&failed)?;
         let link = programs.progs.count_syscall.attach().map_err(&failed)?;
         Ok(SyscallCounter {

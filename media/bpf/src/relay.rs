@@ -19,13 +19,12 @@ use hawser_fanout::{Frame, TrackHop, TrackIndex};
 use hawser_kernel::address::mapped;
 use hawser_kernel::keys::key_words;
 use hawser_kernel::plain;
-use hawser_kernel::program::{fd, log_libbpf, summed_run, test_run};
+use hawser_kernel::program::{fd, open, summed_run, test_run};
 use hawser_kernel::table::{Table, TableError};
 use hawser_packets::media::Hop;
-use libbpf_rs::skel::{OpenSkel, SkelBuilder};
+use libbpf_rs::skel::OpenSkel;
 use rows::Rows;
 use std::collections::BTreeMap;
-use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 
 plain!(
@@ -78,12 +77,8 @@ pub struct Relay {
 impl Relay {
     /// Loads the program. `datagram_bytes` is the length of the longest UDP payload that is relayed.
     pub fn load(datagram_bytes: u16) -> Result<Self, LoadError> {
-        log_libbpf();
-        // The skeleton borrows its object. A process loads one, so leaking the few bytes is
-        // acceptable.
-        let storage = Box::leak(Box::new(MaybeUninit::uninit()));
         let failed = LoadError::of("relay");
-        let mut open = RelaySkelBuilder::default().open(storage).map_err(&failed)?;
+        let mut open = open::<RelaySkelBuilder>().map_err(&failed)?;
         let constants = open
             .maps
             .rodata_data

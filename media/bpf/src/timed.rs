@@ -3,11 +3,10 @@
 use crate::relay::Relay;
 use crate::skeleton::relay_at::{RelayAtSkel, RelayAtSkelBuilder};
 use crate::{LoadError, RunError, TestRun};
-use hawser_kernel::program::test_run;
+use hawser_kernel::program::{open, test_run};
 use hawser_kernel::table::share_tables;
 use hawser_units::Instant;
-use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
-use std::mem::MaybeUninit;
+use libbpf_rs::skel::{OpenSkel, Skel};
 
 /// A relay whose program runs at explicit times.
 pub struct TimedRelay {
@@ -38,10 +37,7 @@ impl TimedRelay {
 
 fn load(datagram_bytes: u16, relay: &Relay) -> Result<RelayAtSkel<'static>, LoadError> {
     let failed = LoadError::of("relay_at");
-    let storage = Box::leak(Box::new(MaybeUninit::uninit()));
-    let mut open = RelayAtSkelBuilder::default()
-        .open(storage)
-        .map_err(&failed)?;
+    let mut open = open::<RelayAtSkelBuilder>().map_err(&failed)?;
     let constants = open
         .maps
         .rodata_data

@@ -1,9 +1,9 @@
 use crate::LoadError;
 use crate::skeleton::device_drops::{DeviceDropsSkel, DeviceDropsSkelBuilder};
+use hawser_kernel::program::open;
 use hawser_kernel::table::{Table, TableError, share_tables};
-use libbpf_rs::skel::{OpenSkel, SkelBuilder};
+use libbpf_rs::skel::OpenSkel;
 use libbpf_rs::{Link, Object};
-use std::mem::MaybeUninit;
 use std::os::unix::fs::MetadataExt;
 
 /// Counts the copies that the devices of paths drop because their queue is full or they are down.
@@ -19,13 +19,8 @@ impl DeviceDrops {
     /// Starts watching devices of the calling thread's network namespace, with the tables of the
     /// sending programs.
     pub(crate) fn watch(sending: &Object, port: u16) -> Result<Self, LoadError> {
-        // The skeleton borrows its object. A process loads one, so leaking the few bytes is
-        // acceptable.
-        let storage = Box::leak(Box::new(MaybeUninit::uninit()));
         let failed = LoadError::of("device_drops");
-        let mut open = DeviceDropsSkelBuilder::default()
-            .open(storage)
-            .map_err(&failed)?;
+        let mut open = open::<DeviceDropsSkelBuilder>().map_err(&failed)?;
         let rodata = open
             .maps
             .rodata_data

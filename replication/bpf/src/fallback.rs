@@ -3,10 +3,9 @@ use crate::skeleton::fallback::{FallbackSkel, FallbackSkelBuilder, types};
 use crate::{AttachError, Link, LoadError};
 use hawser_kernel::address::family_and_address;
 use hawser_kernel::plain;
-use hawser_kernel::program::{RunError, TestRun, fd, log_libbpf, test_run};
+use hawser_kernel::program::{RunError, TestRun, fd, open, test_run};
 use hawser_kernel::table::{Table, TableError};
-use libbpf_rs::skel::{OpenSkel, SkelBuilder};
-use std::mem::MaybeUninit;
+use libbpf_rs::skel::OpenSkel;
 use std::net::IpAddr;
 
 plain!(types::selector_key, types::fallback, types::fallback_stats);
@@ -29,13 +28,8 @@ pub struct FallbackStats {
 impl Fallback {
     /// Loads the program. Its attachment ends when this value is dropped.
     pub fn load() -> Result<Self, LoadError> {
-        log_libbpf();
-        // The skeleton borrows its object. A process loads one, so leaking the few bytes is
-        // acceptable.
-        let storage = Box::leak(Box::new(MaybeUninit::uninit()));
         let failed = LoadError::of("fallback");
-        let skeleton = FallbackSkelBuilder::default()
-            .open(storage)
+        let skeleton = open::<FallbackSkelBuilder>()
             .map_err(&failed)?
             .load()
             .map_err(&failed)?;

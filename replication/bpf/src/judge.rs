@@ -3,10 +3,9 @@
 use crate::skeleton::judge::{JudgeSkel, JudgeSkelBuilder};
 use crate::{LoadError, RunError, Verdict};
 use hawser_dedup::Times;
-use hawser_kernel::program::test_run;
+use hawser_kernel::program::{open, test_run};
 use hawser_units::FlowId;
-use libbpf_rs::skel::{OpenSkel, SkelBuilder};
-use std::mem::MaybeUninit;
+use libbpf_rs::skel::OpenSkel;
 
 /// The replay windows of tagged flows on their own, with explicit times.
 pub struct TaggedWindows(JudgeSkel<'static>);
@@ -15,8 +14,7 @@ impl TaggedWindows {
     /// Loads empty windows.
     pub fn load() -> Result<Self, LoadError> {
         let failed = LoadError::of("judge");
-        let storage = Box::leak(Box::new(MaybeUninit::uninit()));
-        let mut open = JudgeSkelBuilder::default().open(storage).map_err(&failed)?;
+        let mut open = open::<JudgeSkelBuilder>().map_err(&failed)?;
         for mut program in open.open_object_mut().progs_mut() {
             program.set_autoload(program.name() == "judge");
         }

@@ -1,8 +1,7 @@
 use crate::skeleton::pass::{PassSkel, PassSkelBuilder};
 use crate::{AttachError, Link, LoadError, XdpMode};
-use hawser_kernel::program::fd;
-use libbpf_rs::skel::{OpenSkel, SkelBuilder};
-use std::mem::MaybeUninit;
+use hawser_kernel::program::{fd, open};
+use libbpf_rs::skel::OpenSkel;
 
 /// A program that passes every frame to the kernel, in native XDP.
 ///
@@ -16,11 +15,8 @@ pub struct Passing {
 impl Passing {
     /// Loads the program.
     pub fn load() -> Result<Self, LoadError> {
-        // The skeleton borrows its object. A process loads one, so leaking the few bytes is
-        // acceptable.
-        let storage = Box::leak(Box::new(MaybeUninit::uninit()));
         let failed = LoadError::of("pass");
-        let open = PassSkelBuilder::default().open(storage).map_err(&failed)?;
+        let open = open::<PassSkelBuilder>().map_err(&failed)?;
         let skeleton = open.load().map_err(&failed)?;
         Ok(Passing { skeleton })
     }

@@ -1,15 +1,14 @@
 use crate::skeleton::path_errors::{PathErrorsSkel, PathErrorsSkelBuilder, types};
 use crate::{AttachError, Link, LoadError, RunError, TestRun};
 use hawser_kernel::plain;
-use hawser_kernel::program::{fd, test_run};
+use hawser_kernel::program::{fd, open, test_run};
 use hawser_kernel::records::Records;
 use hawser_kernel::table::share_tables;
 use hawser_shim::Shim;
 use hawser_units::PathId;
 use libbpf_rs::Object;
-use libbpf_rs::skel::{OpenSkel, SkelBuilder};
+use libbpf_rs::skel::OpenSkel;
 use std::collections::BTreeMap;
-use std::mem::MaybeUninit;
 
 plain!(types::path_error);
 
@@ -35,13 +34,8 @@ pub(crate) struct PathErrors {
 impl PathErrors {
     /// Loads the program over the tables of a sender.
     pub(crate) fn load(sender: &Object, port: u16) -> Result<Self, LoadError> {
-        // The skeleton borrows its object. A process loads one, so leaking the few bytes is
-        // acceptable.
-        let storage = Box::leak(Box::new(MaybeUninit::uninit()));
         let failed = LoadError::of("path_errors");
-        let mut open = PathErrorsSkelBuilder::default()
-            .open(storage)
-            .map_err(&failed)?;
+        let mut open = open::<PathErrorsSkelBuilder>().map_err(&failed)?;
         let constants = open.maps.rodata_data.as_deref_mut();
         constants.expect("the program has constants").port = port;
         share_tables(open.open_object_mut(), sender).map_err(&failed)?;

@@ -8,16 +8,15 @@ use crate::skeleton::dedup_link::{DedupLinkSkel, DedupLinkSkelBuilder, types as 
 use crate::{Arrivals, AttachError, LoadError, Reason, ReceiveHook};
 use hawser_kernel::address::{address, family_and_address};
 use hawser_kernel::plain;
-use hawser_kernel::program::{RunError, TestRun, fd, log_libbpf, test_run};
+use hawser_kernel::program::{RunError, TestRun, fd, open, test_run};
 use hawser_kernel::table::{Table, TableError, share_tables, value_of};
 use hawser_shim::echo::Echo;
 use hawser_shim::{Cover, SealRing};
 use hawser_units::{FlowId, MAX_FLOWS, MAX_PATHS, PathId};
-use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
+use libbpf_rs::skel::{OpenSkel, Skel};
 use libbpf_rs::{MapCore, MapFlags, Object};
 use std::collections::BTreeSet;
 use std::io;
-use std::mem::MaybeUninit;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -114,12 +113,8 @@ impl Receiver {
     /// whose program continues to deduplicate with its own paths and flows until
     /// [`attach`](Receiver::attach).
     pub fn load(options: &ReceiverOptions) -> Result<Self, LoadError> {
-        log_libbpf();
-        // The skeleton borrows its object. A process loads one, so leaking the few bytes is
-        // acceptable.
-        let storage = Box::leak(Box::new(MaybeUninit::uninit()));
         let failed = LoadError::of("dedup");
-        let mut open = DedupSkelBuilder::default().open(storage).map_err(&failed)?;
+        let mut open = open::<DedupSkelBuilder>().map_err(&failed)?;
         let constants = open
             .maps
             .rodata_data
@@ -369,14 +364,10 @@ impl Receiver {
     }
 }
 
-/// Loads the programs at TC, with the tables of the other one. Leaks as
-/// [`Receiver::load`] does.
+/// Loads the programs at TC, with the tables of the other one.
 fn load_link(options: &ReceiverOptions, xdp: &Object) -> Result<DedupLinkSkel<'static>, LoadError> {
-    let storage = Box::leak(Box::new(MaybeUninit::uninit()));
     let failed = LoadError::of("dedup_link");
-    let mut open = DedupLinkSkelBuilder::default()
-        .open(storage)
-        .map_err(&failed)?;
+    let mut open = open::<DedupLinkSkelBuilder>().map_err(&failed)?;
     let constants = open.maps.rodata_data.as_deref_mut();
     let constants = constants.expect("the program has constants");
     write_constants!(options, link_types, constants);

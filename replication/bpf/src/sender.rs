@@ -20,7 +20,7 @@ use crate::{
 };
 use hawser_kernel::address::family_and_address;
 use hawser_kernel::plain;
-use hawser_kernel::program::{RunError, TestRun, fd, log_libbpf, test_run};
+use hawser_kernel::program::{RunError, TestRun, fd, open, test_run};
 use hawser_kernel::shared::Shared;
 use hawser_kernel::table::{Table, TableError, bytes_of, share_tables, value_of};
 use hawser_shim::{Cover, KeySlot, OVERHEAD_V4, OVERHEAD_V6, SealKey, Shim};
@@ -28,11 +28,10 @@ use hawser_units::{FlowId, MAX_FLOWS, MAX_PATHS, PathId, PathSet};
 use libbpf_rs::Object;
 use libbpf_rs::btf::Btf;
 use libbpf_rs::btf::types::Func;
-use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
+use libbpf_rs::skel::{OpenSkel, Skel};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::io;
-use std::mem::MaybeUninit;
 use std::net::{IpAddr, Ipv6Addr};
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -207,7 +206,6 @@ impl Sender {
     /// Loads the programs. Their attachments end with the process. The paths' devices are those of
     /// the calling thread's network namespace.
     pub fn load(options: &SenderOptions) -> Result<Self, LoadError> {
-        log_libbpf();
         let xdp = load_xdp(options)?;
         let tc = load_tc(options, xdp.object())?;
         Ok(Sender {
@@ -770,14 +768,10 @@ impl SendFlow {
     }
 }
 
-/// Loads the programs for transit traffic, the paths and the loops. The skeleton borrows its
-/// object. A process loads one, so leaking the few bytes is acceptable.
+/// Loads the programs for transit traffic, the paths and the loops.
 fn load_xdp(options: &SenderOptions) -> Result<ReplicateXdpSkel<'static>, LoadError> {
-    let storage = Box::leak(Box::new(MaybeUninit::uninit()));
     let failed = LoadError::of("replicate_xdp");
-    let mut open = ReplicateXdpSkelBuilder::default()
-        .open(storage)
-        .map_err(&failed)?;
+    let mut open = open::<ReplicateXdpSkelBuilder>().map_err(&failed)?;
     let rodata = open.maps.rodata_data.as_deref_mut();
     let constants = rodata.expect("the program has constants");
     constants.port = options.port;
@@ -793,14 +787,10 @@ fn load_xdp(options: &SenderOptions) -> Result<ReplicateXdpSkel<'static>, LoadEr
     open.load().map_err(&failed)
 }
 
-/// Loads the programs for locally generated traffic, with the tables of the others. Leaks as
-/// [`load_xdp`] does.
+/// Loads the programs for locally generated traffic, with the tables of the others.
 fn load_tc(options: &SenderOptions, xdp: &Object) -> Result<ReplicateTcSkel<'static>, LoadError> {
-    let storage = Box::leak(Box::new(MaybeUninit::uninit()));
     let failed = LoadError::of("replicate_tc");
-    let mut open = ReplicateTcSkelBuilder::default()
-        .open(storage)
-        .map_err(&failed)?;
+    let mut open = open::<ReplicateTcSkelBuilder>().map_err(&failed)?;
     let rodata = open.maps.rodata_data.as_deref_mut();
     let constants = rodata.expect("the program has constants");
     constants.port = options.port;

@@ -4,15 +4,14 @@ use crate::{AttachError, Link, LoadError, RunError, TestRun};
 use hawser_kernel::address::mapped;
 use hawser_kernel::keys::key_words;
 use hawser_kernel::plain;
-use hawser_kernel::program::{fd, test_run};
+use hawser_kernel::program::{fd, open, test_run};
 use hawser_kernel::records::Records;
 use hawser_kernel::table::{Table, TableError, share_tables};
 use hawser_units::{FlowId, Instant, PolicyCode};
 use hawser_wire::Key;
-use libbpf_rs::skel::{OpenSkel, SkelBuilder};
+use libbpf_rs::skel::OpenSkel;
 use libbpf_rs::{MapCore, MapHandle, Object};
 use std::collections::{BTreeMap, BTreeSet};
-use std::mem::MaybeUninit;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -157,13 +156,8 @@ pub(crate) struct Signals {
 impl Signals {
     /// Loads the program over the tables of a sender.
     pub(crate) fn load(sender: &Object) -> Result<Self, LoadError> {
-        // The skeleton borrows its object. A process loads one, so leaking the few bytes is
-        // acceptable.
-        let storage = Box::leak(Box::new(MaybeUninit::uninit()));
         let failed = LoadError::of("signal");
-        let mut open = SignalSkelBuilder::default()
-            .open(storage)
-            .map_err(&failed)?;
+        let mut open = open::<SignalSkelBuilder>().map_err(&failed)?;
         share_tables(open.open_object_mut(), sender).map_err(&failed)?;
         let skeleton = open.load().map_err(&failed)?;
         Ok(Signals {

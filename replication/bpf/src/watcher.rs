@@ -2,12 +2,11 @@ use crate::selector::{Prefix, Rule, select};
 use crate::skeleton::watch::{WatchSkel, WatchSkelBuilder, types};
 use crate::{AttachError, Link, LoadError, RunError, TestRun};
 use hawser_kernel::plain;
-use hawser_kernel::program::{fd, log_libbpf, test_run};
+use hawser_kernel::program::{fd, open, test_run};
 use hawser_kernel::records::Records;
 use hawser_kernel::table::{Table, TableError};
 use hawser_units::{FlowId, Instant};
-use libbpf_rs::skel::{OpenSkel, SkelBuilder};
-use std::mem::MaybeUninit;
+use libbpf_rs::skel::OpenSkel;
 use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -73,12 +72,8 @@ pub struct Watcher {
 impl Watcher {
     /// Loads the program. Its attachments end when the watcher is dropped.
     pub fn load() -> Result<Self, LoadError> {
-        log_libbpf();
-        // The skeleton borrows its object. A process loads one, so leaking the few bytes is
-        // acceptable.
-        let storage = Box::leak(Box::new(MaybeUninit::uninit()));
         let failed = LoadError::of("watch");
-        let open = WatchSkelBuilder::default().open(storage).map_err(&failed)?;
+        let open = open::<WatchSkelBuilder>().map_err(&failed)?;
         let skeleton = open.load().map_err(&failed)?;
         Ok(Watcher {
             requests: Records::map(&skeleton.maps.requests)?,

@@ -26,15 +26,15 @@ mod skeleton {
 }
 
 use crate::support::*;
+use hawser_kernel::program::open;
 use hawser_shim::{
     Addresses, Cover, Encapsulation, KeySlot, Replica, SealKey, Shim, golden, transparent,
 };
 use hawser_units::PathId;
 use hawser_wire::{Key, ip};
-use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
+use libbpf_rs::skel::{OpenSkel, Skel};
 use libbpf_rs::{MapCore, MapFlags, ProgramAttachType, ProgramInput, ProgramType};
 use skeleton::{ReplicateXdpSkel, ReplicateXdpSkelBuilder};
-use std::mem::MaybeUninit;
 use std::net::IpAddr;
 
 /// Index of the flow in the sender's table, which is not its label.
@@ -44,8 +44,7 @@ struct Paths(ReplicateXdpSkel<'static>);
 
 impl Paths {
     fn load() -> Self {
-        let storage = Box::leak(Box::new(MaybeUninit::uninit()));
-        let mut open = ReplicateXdpSkelBuilder::default().open(storage).unwrap();
+        let mut open = open::<ReplicateXdpSkelBuilder>().unwrap();
         for mut program in open.open_object_mut().progs_mut() {
             program.set_prog_type(ProgramType::Xdp);
             program.set_attach_type(ProgramAttachType::Xdp);
