@@ -2,6 +2,7 @@ use crate::round::Round;
 use crate::sent::Confirmed;
 use hawser_units::Instant;
 use std::collections::VecDeque;
+use std::mem;
 use std::time::Duration;
 
 /// The queueing delay above which a loss may be that of a full queue, or of an AQM: below the target of CoDel
@@ -25,20 +26,30 @@ const SLOW: f64 = 0.4;
 const SLOW_RATE: f64 = 0.7;
 const LOWEST_RATE: f64 = 1.3;
 
-/// The number of rounds that are remembered.
-const CAPACITY: usize = 128;
+/// The share of losses above which those at the lowest rate are no evidence: that rate may be more than a policer passes.
+const MOST_LOSSES: f64 = 0.15;
 
-/// The packets, or the time, over which the share of losses is taken, its weight in the average, and the share beyond
-/// twice the average that is congestion.
+/// The number of rounds that are remembered, of at least 25 ms each.
+const CAPACITY: usize = 400;
+
+/// The packets, or the time, over which the share of losses is taken, the least packets, and its weight in the average.
 const INTERVAL_PACKETS: usize = 2000;
 const INTERVAL: Duration = Duration::from_secs(1);
+const LEAST_PACKETS: usize = 200;
 const GAIN: f64 = 0.2;
-const EXCESS: f64 = 0.03;
+
+/// The shares that are congestion: of an interval, a multiple of the average and more; of the average, a multiple of that
+/// when the losses were judged and more.
+const SUDDEN: (f64, f64) = (2.0, 0.03);
+const GROWN: (f64, f64) = (1.5, 0.01);
+
+/// The number of intervals in a row with a sudden share after which the evidence is forgotten. A radio link fades.
+const FADE: u32 = 2;
 
 /// Tells losses by congestion from those of a radio link.
 ///
 /// A loss is not congestion if there was no delay and the bottleneck marks, or if for several seconds losses came without
-/// delay and also at low rates. It is in any case if the share of losses has suddenly grown, as by a policer.
+/// delay and also at low rates. It is in any case if the share of losses has grown since, as by a policer.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct LossCause {
     delayed_at: Option<Instant>,
@@ -65,6 +76,12 @@ struct LossShare {
     arrived: usize,
     lost: usize,
     average: f64,
+    /// The number of intervals in the average.
+    intervals: u32,
+    /// The average when the losses were judged.
+    judged: Option<f64>,
+    /// The number of intervals in a row with a sudden share.
+    sudden: u32,
     is_excessive: bool,
 }
 
@@ -74,36 +91,53 @@ pub(crate) struct Sending {
     /// The rate, and the lowest one to which it is reduced, bits per second.
     pub(crate) bps: f64,
     pub(crate) lowest_bps: f64,
-    /// The smoothed round-trip time.
+    /// The virtual round-trip time.
     pub(crate) rtt: Duration,
     /// The number of the newest packet.
     pub(crate) newest: Option<u64>,
 }
 
 impl LossCause {
-    /// Takes a report, and the delay of the queue.
-    pub(crate) fn add(&mut self, now: Instant, confirmed: &Confirmed, queue: Duration) {
+    /// Takes a report, the delay of the queue, and whether marks are those of an L4S queue.
+    pub(crate) fn add(
+        &mut self,
+        now: Instant,
+        confirmed: &Confirmed,
+        queue: Duration,
+        is_l4s: bool,
+    ) {
         let marked = confirmed.marked.0 as f64 / confirmed.acked.0.max(1) as f64;
         if queue > DELAYED || marked > MOSTLY_MARKED {
             self.delayed_at = Some(now);
         }
-        if marked > 0.0 {
+        let is_old = |at: Instant| now.saturating_since(at) > MEMORY;
+        self.marked_at.take_if(|at| is_old(*at));
+        if marked > 0.0 && is_l4s {
             self.marked_at = Some(now);
         }
-        if self.share.add(now, confirmed) {
+        if self.rounds.back().is_some_and(|round| is_old(round.at))
+            || self.share.add(now, confirmed)
+        {
             self.forget();
         }
+    }
+
+    /// Forgets the evidence: the losses, or the path, have changed.
+    pub(crate) fn forget(&mut self) {
+        self.rounds.clear();
+        self.marked_at = None;
+        self.share.judged = None;
+        self.share.intervals = 0;
+        self.is_known = false;
     }
 
     /// Returns whether losses of a report, of which this is the newest packet, are answered.
     pub(crate) fn is_congestion(&mut self, now: Instant, lost: u64, sending: Sending) -> bool {
         // The time in which a loss is known, and its report arrives.
-        let is_recent = |at: Instant, time| now.saturating_since(at) <= time;
+        let known_after = sending.rtt * 2;
         let is_delayed = self
             .delayed_at
-            .is_some_and(|at| is_recent(at, sending.rtt * 2));
-        self.marked_at.take_if(|at| !is_recent(*at, MEMORY));
-        let marks = self.marked_at.is_some();
+            .is_some_and(|at| now.saturating_since(at) <= known_after);
         if self.round.has_passed(now, lost, sending.rtt) {
             self.round.begin(now, sending.newest);
             self.record(LossRound {
@@ -111,10 +145,11 @@ impl LossCause {
                 bps: sending.bps,
                 is_delayed,
             });
-            self.judge(sending.lowest_bps, marks);
+            self.judge(sending.lowest_bps);
         }
-        let is_excessive = std::mem::take(&mut self.share.is_excessive);
-        self.was_congestion = is_excessive || is_delayed || !(marks || self.is_known);
+        let is_tolerable = self.marked_at.is_some() || self.is_known;
+        let is_excessive = mem::take(&mut self.share.is_excessive);
+        self.was_congestion = is_excessive || is_delayed || !is_tolerable;
         self.was_congestion
     }
 
@@ -128,56 +163,64 @@ impl LossCause {
         self.is_known && self.marked_at.is_none()
     }
 
-    /// Forgets the evidence of earlier losses.
-    fn forget(&mut self) {
-        self.rounds.clear();
-        self.is_known = false;
-    }
-
     fn record(&mut self, round: LossRound) {
         let is_old = |old: &LossRound| round.at.saturating_since(old.at) > MEMORY;
         while self.rounds.len() >= CAPACITY || self.rounds.front().is_some_and(is_old) {
             self.rounds.pop_front();
         }
-        self.is_known &= !self.rounds.is_empty();
+        if self.rounds.is_empty() {
+            self.share.intervals = 0;
+        }
         self.rounds.push_back(round);
     }
 
     /// Judges the rounds in memory. What is known once stays known while losses come without delay, also at a rate that
     /// has returned.
-    fn judge(&mut self, lowest_bps: f64, marks: bool) {
+    fn judge(&mut self, lowest_bps: f64) {
         let count = self.rounds.len() as f64;
         let share = |is: &dyn Fn(&&LossRound) -> bool| {
             self.rounds.iter().filter(|round| is(round)).count() as f64 / count
         };
         let rates = self.rounds.iter().map(|round| round.bps);
         let slow = SLOW_RATE * rates.fold(0.0, f64::max);
-        let slow = slow.max(LOWEST_RATE * lowest_bps);
+        let is_at_lowest =
+            |bps| bps <= LOWEST_RATE * lowest_bps && self.share.average < MOST_LOSSES;
         let ends = self.rounds.front().zip(self.rounds.back());
         let lasts =
             ends.is_some_and(|(first, last)| last.at.saturating_since(first.at) >= LEAST_TIME);
         let is_undelayed = share(&|round| !round.is_delayed) >= UNDELAYED;
-        let is_slow = marks || share(&|round| round.bps <= slow) >= SLOW;
+        let is_slow = |round: &&LossRound| round.bps <= slow || is_at_lowest(round.bps);
+        let is_slow = self.marked_at.is_some() || share(&is_slow) >= SLOW;
         let is_evident = self.rounds.len() >= LEAST_ROUNDS && lasts && is_slow;
         self.is_known = is_undelayed && (self.is_known || is_evident);
+        if self.is_known {
+            self.share.judged.get_or_insert(self.share.average);
+        }
     }
 }
 
 impl LossShare {
-    /// Takes a report. Returns whether the share has suddenly grown.
+    /// Takes a report. Returns whether the losses are no longer those that were judged.
     fn add(&mut self, now: Instant, confirmed: &Confirmed) -> bool {
         self.arrived += confirmed.arrived.len();
         self.lost += confirmed.lost.len();
         let began = *self.began.get_or_insert(now);
         let packets = self.arrived + self.lost;
-        if now.saturating_since(began) < INTERVAL && packets < INTERVAL_PACKETS {
+        let lasts = now.saturating_since(began) >= INTERVAL && packets >= LEAST_PACKETS;
+        if !lasts && packets < INTERVAL_PACKETS {
             return false;
         }
-        let share = self.lost as f64 / packets.max(1) as f64;
-        let is_excessive = share > 2.0 * self.average + EXCESS;
-        self.average += GAIN * (share - self.average);
-        self.is_excessive |= is_excessive;
+        let share = self.lost as f64 / packets as f64;
+        let exceeds = |share: f64, usual: f64, (times, more)| share > times * usual + more;
+        let is_sudden = exceeds(share, self.average, SUDDEN);
+        self.sudden = if is_sudden { self.sudden + 1 } else { 0 };
+        self.intervals += 1;
+        self.average += GAIN.max(1.0 / f64::from(self.intervals)) * (share - self.average);
+        let has_grown = self
+            .judged
+            .is_some_and(|judged| exceeds(self.average, judged, GROWN));
+        self.is_excessive |= is_sudden || has_grown;
         (self.began, self.arrived, self.lost) = (Some(now), 0, 0);
-        is_excessive
+        has_grown || self.sudden >= FADE
     }
 }

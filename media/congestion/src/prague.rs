@@ -130,6 +130,7 @@ impl Prague {
             let arriving = self.throughput.bps();
             if self.base_check.handle_sample(now, &self.rtt, arriving) {
                 self.rtt.raise_base(now);
+                self.loss_cause.forget();
                 self.stats.raised_bases += 1;
             }
             let is_waiting = self.sent.in_flight().0 > 0;
@@ -138,7 +139,8 @@ impl Prague {
             }
         }
         let queue = self.forward.queue().max(self.rtt.standing_queue());
-        self.loss_cause.add(now, confirmed, queue);
+        let is_l4s = self.ecn() == Ecn::Ect1 && !self.classic.is_detected();
+        self.loss_cause.add(now, confirmed, queue, is_l4s);
         self.arrivals.add(confirmed);
         self.throughput.add(now, confirmed.acked);
         self.acked = self.acked.saturating_add(confirmed.acked.0);

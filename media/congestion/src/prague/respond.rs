@@ -106,7 +106,7 @@ impl Prague {
             let sending = Sending {
                 bps: self.borne,
                 lowest_bps: self.lowest(),
-                rtt: length,
+                rtt: self.rtt.virtual_rtt(),
                 newest: self.sent.newest(),
             };
             if !self.loss_cause.is_congestion(now, newest, sending) {
