@@ -76,13 +76,9 @@ fn varying_delays_do_not_lower_pragues_rate() {
 
 #[test]
 fn random_loss_without_a_queue_costs_little_rate() {
-    for (name, least) in [
-        ("loss-1", 80.0),
-        ("loss-bursts", 70.0),
-        ("loss-unmarked", 70.0),
-    ] {
+    for name in ["loss-1", "loss-unmarked"] {
         let case = case(&format!("prague/{name}"), 12, 3);
-        assert!(metric(&case, "target_mbps") > least, "{case:?}");
+        assert!(metric(&case, "target_mbps") > 80.0, "{case:?}");
         assert!(metric(&case, "undecodable_frames_ratio") < 0.02, "{case:?}");
     }
 }
