@@ -66,7 +66,7 @@ fn in_a_queue_that_does_not_mark_neither_we_nor_cubic_starve() {
 #[test]
 fn in_a_short_queue_that_cubic_fills_its_losses_are_answered() {
     let [lowest, initial, highest] = [1.0, 12.5, 90.0].map(Bitrate::from_mbps);
-    for seed in SEEDS {
+    for seed in FEW_SEEDS {
         let mut media = prague(Bounds::new(lowest, initial, highest))(seed);
         let mut rivals =
             [1, 2, 3].map(|flow| Bulk::new(flow, Instant::ZERO + ms(2000), bulk::Sender::cubic()));
@@ -74,11 +74,11 @@ fn in_a_short_queue_that_cubic_fills_its_losses_are_answered() {
         let queue = Bottleneck::new(&[(ms(0), 100.0)], Marking::Never, ByteSize(25_000));
         let mut flows: Vec<&mut dyn Flow> = vec![&mut media];
         flows.extend(rivals.iter_mut().map(|rival| rival as &mut dyn Flow));
-        Network::new(queue, path(), path(), seed, flows).run(ms(60_000));
-        let ours = mean(&media.targets_between(10.0, 60.0));
-        let theirs = rivals.each_ref().map(|rival| rival.mbps(10.0, 60.0));
+        Network::new(queue, path(), path(), seed, flows).run(ms(40_000));
+        let ours = mean(&media.targets_between(10.0, 40.0));
+        let theirs = rivals.each_ref().map(|rival| rival.mbps(10.0, 40.0));
         let stats = media.control.stats();
         println!("seed {seed}: {ours:.1} beside Cubic's {theirs:.1?} Mb/s; {stats:?}");
-        assert!(theirs.iter().all(|mbps| *mbps >= 5.0), "{theirs:.1?}");
+        assert!(theirs.iter().all(|mbps| *mbps >= 10.0), "{theirs:.1?}");
     }
 }

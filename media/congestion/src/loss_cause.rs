@@ -18,7 +18,7 @@ const MEMORY: Duration = Duration::from_secs(10);
 /// The evidence that losses are not congestion where nothing marks: this many rounds with losses over this time, of
 /// which these shares met no delay, and were at a rate well below that of others.
 const LEAST_TIME: Duration = Duration::from_secs(3);
-const LEAST_ROUNDS: usize = 8;
+const LEAST_ROUNDS: usize = 16;
 const UNDELAYED: f64 = 0.75;
 const SLOW: f64 = 0.4;
 
@@ -38,10 +38,12 @@ const INTERVAL: Duration = Duration::from_secs(1);
 const LEAST_PACKETS: usize = 200;
 const GAIN: f64 = 0.2;
 
-/// The shares that are congestion: of an interval, a multiple of the average and more; of the average, a multiple of that
-/// when the losses were judged and more.
+/// The multiple of the average share, and what more, that a sudden share exceeds.
 const SUDDEN: (f64, f64) = (2.0, 0.03);
-const GROWN: (f64, f64) = (1.5, 0.01);
+
+/// The multiple of the average share when the losses were judged, what more, and the part of the mean deviation of an
+/// interval, that an average which has grown exceeds.
+const GROWN: (f64, f64, f64) = (1.5, 0.0005, 0.8);
 
 /// The number of intervals in a row with a sudden share after which the evidence is forgotten. A radio link fades.
 const FADE: u32 = 2;
@@ -76,10 +78,12 @@ struct LossShare {
     arrived: usize,
     lost: usize,
     average: f64,
-    /// The number of intervals in the average.
+    /// The moving average of the deviation from it.
+    deviation: f64,
+    /// The number of intervals in the averages.
     intervals: u32,
-    /// The average when the losses were judged.
-    judged: Option<f64>,
+    /// The average that is congestion since the losses were judged.
+    limit: Option<f64>,
     /// The number of intervals in a row with a sudden share.
     sudden: u32,
     is_excessive: bool,
@@ -126,7 +130,7 @@ impl LossCause {
     pub(crate) fn forget(&mut self) {
         self.rounds.clear();
         self.marked_at = None;
-        self.share.judged = None;
+        self.share.limit = None;
         self.share.intervals = 0;
         self.is_known = false;
     }
@@ -193,8 +197,8 @@ impl LossCause {
         let is_slow = self.marked_at.is_some() || share(&is_slow) >= SLOW;
         let is_evident = self.rounds.len() >= LEAST_ROUNDS && lasts && is_slow;
         self.is_known = is_undelayed && (self.is_known || is_evident);
-        if self.is_known {
-            self.share.judged.get_or_insert(self.share.average);
+        if self.is_known && self.marked_at.is_none() {
+            self.share.judge();
         }
     }
 }
@@ -211,16 +215,22 @@ impl LossShare {
             return false;
         }
         let share = self.lost as f64 / packets as f64;
-        let exceeds = |share: f64, usual: f64, (times, more)| share > times * usual + more;
-        let is_sudden = exceeds(share, self.average, SUDDEN);
+        let is_sudden = share > SUDDEN.0 * self.average + SUDDEN.1;
         self.sudden = if is_sudden { self.sudden + 1 } else { 0 };
         self.intervals += 1;
-        self.average += GAIN.max(1.0 / f64::from(self.intervals)) * (share - self.average);
-        let has_grown = self
-            .judged
-            .is_some_and(|judged| exceeds(self.average, judged, GROWN));
+        let gain = GAIN.max(1.0 / f64::from(self.intervals));
+        self.average += gain * (share - self.average);
+        self.deviation += gain * ((share - self.average).abs() - self.deviation);
+        let has_grown = self.limit.is_some_and(|limit| self.average > limit);
         self.is_excessive |= is_sudden || has_grown;
         (self.began, self.arrived, self.lost) = (Some(now), 0, 0);
         has_grown || self.sudden >= FADE
+    }
+
+    /// Keeps the limit of later averages.
+    fn judge(&mut self) {
+        let (times, more, deviations) = GROWN;
+        let limit = times * self.average + more + deviations * self.deviation;
+        self.limit.get_or_insert(limit);
     }
 }
