@@ -89,7 +89,7 @@ struct LossShare {
     is_excessive: bool,
 }
 
-/// What a sender knows of its path.
+/// The path as the sender knows it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Sending {
     /// The rate, and the lowest one to which it is reduced, bits per second.
