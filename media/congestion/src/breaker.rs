@@ -1,3 +1,4 @@
+use crate::loss::LossCount;
 use crate::rtt::Rtt;
 use crate::sent::{Confirmed, SentPackets};
 use hawser_units::Instant;
@@ -186,9 +187,7 @@ impl TcpPath {
 
 #[derive(Debug, Clone, Default)]
 struct LossIntervals {
-    began: Option<Instant>,
-    arrived: u64,
-    lost: u64,
+    count: LossCount,
     excessive: u32,
 }
 
@@ -200,17 +199,13 @@ impl LossIntervals {
         bps: f64,
         tcp: TcpPath,
     ) -> bool {
-        self.arrived += confirmed.arrived.len() as u64;
-        self.lost += confirmed.lost.len() as u64;
-        let began = *self.began.get_or_insert(now);
-        if now.saturating_since(began) < LOSS_INTERVAL {
+        if self.count.add(now, confirmed) < LOSS_INTERVAL {
             return false;
         }
-        let loss = self.lost as f64 / (self.arrived + self.lost).max(1) as f64;
+        let loss = self.count.end(now);
         let tolerated = if tcp.is_lossy { TOLERATED_LOSS } else { 0.0 };
         let is_excessive = loss > tolerated && bps > TCP_MULTIPLE * tcp.throughput(loss);
         self.excessive = if is_excessive { self.excessive + 1 } else { 0 };
-        (self.began, self.arrived, self.lost) = (Some(now), 0, 0);
         self.excessive >= LOSS_INTERVALS
     }
 }

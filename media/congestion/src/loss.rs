@@ -38,6 +38,35 @@ impl LossDetector {
     }
 }
 
+/// The packets of an interval, and how many of them were lost.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct LossCount {
+    began: Option<Instant>,
+    arrived: u64,
+    lost: u64,
+}
+
+impl LossCount {
+    /// Takes a report. Returns the time since the interval began.
+    pub(crate) fn add(&mut self, now: Instant, confirmed: &Confirmed) -> Duration {
+        self.arrived += confirmed.arrived.len() as u64;
+        self.lost += confirmed.lost.len() as u64;
+        now.saturating_since(*self.began.get_or_insert(now))
+    }
+
+    /// Returns the number of packets.
+    pub(crate) fn packets(&self) -> u64 {
+        self.arrived + self.lost
+    }
+
+    /// Begins the next interval. Returns the lost share of this one.
+    pub(crate) fn end(&mut self, now: Instant) -> f64 {
+        let share = self.lost as f64 / self.packets().max(1) as f64;
+        (self.began, self.arrived, self.lost) = (Some(now), 0, 0);
+        share
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

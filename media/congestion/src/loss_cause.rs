@@ -1,3 +1,4 @@
+use crate::loss::LossCount;
 use crate::round::Round;
 use crate::sent::Confirmed;
 use hawser_units::Instant;
@@ -33,9 +34,9 @@ const MOST_LOSSES: f64 = 0.15;
 const CAPACITY: usize = 400;
 
 /// The packets, or the time, over which the share of losses is taken, the least packets, and its weight in the average.
-const INTERVAL_PACKETS: usize = 2000;
+const INTERVAL_PACKETS: u64 = 2000;
 const INTERVAL: Duration = Duration::from_secs(1);
-const LEAST_PACKETS: usize = 200;
+const LEAST_PACKETS: u64 = 200;
 const GAIN: f64 = 0.2;
 
 /// The multiple of the average share, and what more, that a sudden share exceeds.
@@ -74,9 +75,7 @@ struct LossRound {
 /// The moving average of the share of lost packets.
 #[derive(Debug, Clone, Default)]
 struct LossShare {
-    began: Option<Instant>,
-    arrived: usize,
-    lost: usize,
+    count: LossCount,
     average: f64,
     /// The moving average of the deviation from it.
     deviation: f64,
@@ -206,15 +205,13 @@ impl LossCause {
 impl LossShare {
     /// Takes a report. Returns whether the losses are no longer those that were judged.
     fn add(&mut self, now: Instant, confirmed: &Confirmed) -> bool {
-        self.arrived += confirmed.arrived.len();
-        self.lost += confirmed.lost.len();
-        let began = *self.began.get_or_insert(now);
-        let packets = self.arrived + self.lost;
-        let lasts = now.saturating_since(began) >= INTERVAL && packets >= LEAST_PACKETS;
+        let time = self.count.add(now, confirmed);
+        let packets = self.count.packets();
+        let lasts = time >= INTERVAL && packets >= LEAST_PACKETS;
         if !lasts && packets < INTERVAL_PACKETS {
             return false;
         }
-        let share = self.lost as f64 / packets as f64;
+        let share = self.count.end(now);
         let is_sudden = share > SUDDEN.0 * self.average + SUDDEN.1;
         self.sudden = if is_sudden { self.sudden + 1 } else { 0 };
         self.intervals += 1;
@@ -223,7 +220,6 @@ impl LossShare {
         self.deviation += gain * ((share - self.average).abs() - self.deviation);
         let has_grown = self.limit.is_some_and(|limit| self.average > limit);
         self.is_excessive |= is_sudden || has_grown;
-        (self.began, self.arrived, self.lost) = (Some(now), 0, 0);
         has_grown || self.sudden >= FADE
     }
 

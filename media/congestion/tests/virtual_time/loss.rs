@@ -23,7 +23,7 @@ fn losing(share: f64) -> LinkConfig {
     lossy_path(&[(0.0, 0.0), (5.0, share)])
 }
 
-/// The same with this delay of each direction.
+/// The same with this delay.
 fn losing_after(share: f64, delay: Duration) -> LinkConfig {
     LinkConfig {
         delay: Delay::Constant(delay),
