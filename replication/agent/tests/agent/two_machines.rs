@@ -21,6 +21,9 @@ const MAX_LOST: u64 = datagrams::RATE_PPS as u64 * 150 / 1000;
 /// Number of frames per second.
 const FRAMES_PER_SECOND: usize = 30;
 
+/// A busy machine takes datagrams, too. What an agent loses it loses at each of so many attempts.
+const ATTEMPTS: usize = 5;
+
 /// A stream and datagrams between the machines.
 struct Traffic {
     stream: Stream,
@@ -46,22 +49,45 @@ impl Traffic {
     }
 }
 
+/// Repeats `attempt` until no more than `limits` are lost, and asserts that this succeeds.
+fn assert_loses<const N: usize>(
+    limits: [u64; N],
+    what: &str,
+    mut attempt: impl FnMut() -> [u64; N],
+) {
+    let mut lost = vec![];
+    let is_within = (0..ATTEMPTS).any(|_| {
+        let counts = attempt();
+        lost.push(counts);
+        counts
+            .iter()
+            .zip(&limits)
+            .all(|(lost, limit)| lost <= limit)
+    });
+    assert!(
+        is_within,
+        "{what}: lost {lost:?}, of which {limits:?} are allowed"
+    );
+}
+
 /// Stops an agent, restarts it after `frames_away` frames, and asserts that the traffic continues.
 fn assert_goes_on(traffic: &Traffic, machine: &mut Machine, signal: Signal, frames_away: usize) {
-    let death = traffic.lost(frames_away, || machine.end(signal));
-    assert!(
-        !machine.ip("link show").contains(": hawser0:"),
-        "the kernel has removed it"
-    );
-    let back = traffic.lost(FRAMES_PER_SECOND, || machine.start_again());
-    let max_death = if signal == Signal::SIGKILL {
-        MAX_LOST_KILLED
-    } else {
-        MAX_LOST
+    let max_death = match signal {
+        Signal::SIGKILL => MAX_LOST_KILLED,
+        _ => MAX_LOST,
     };
-    assert!(
-        death <= max_death && back <= MAX_LOST,
-        "lost: {death} without an agent, {back} at its return"
+    assert_loses(
+        [max_death, MAX_LOST],
+        "without an agent, at its return",
+        || {
+            let death = traffic.lost(frames_away, || machine.end(signal));
+            assert!(
+                !machine.ip("link show").contains(": hawser0:"),
+                "the kernel has removed it"
+            );
+            let back = traffic.lost(FRAMES_PER_SECOND, || machine.start_again());
+            [death, back]
+        },
     );
 }
 
@@ -127,10 +153,13 @@ fn the_guides_stream_takes_the_uplink_left_without_agent() {
     let traffic = Traffic::start(&machines);
     for (cut, left) in [(0, "wlan0"), (1, "eth0")] {
         for which in [0, 1] {
-            machines.cut(cut);
-            assert_survives_death(&traffic, machines.both()[which], left);
-            machines.mend(cut);
-            machines.both()[which].start_again();
+            assert_loses([MAX_LOST_KILLED], left, || {
+                machines.cut(cut);
+                let death = lost_at_death(&traffic, machines.both()[which], left);
+                machines.mend(cut);
+                machines.both()[which].start_again();
+                [death]
+            });
         }
     }
 }
@@ -147,25 +176,26 @@ fn the_guides_stream_survives_a_restart_with_an_uplink_cut() {
         .for_each(|machine| machine.hold_next_hops());
     for (cut, left) in [(0, "wlan0"), (1, "eth0")] {
         for which in [0, 1] {
-            machines.cut(cut);
-            let machine = &mut *machines.both()[which];
-            assert_survives_death(&traffic, machine, left);
-            let back = traffic.lost(3 * FRAMES_PER_SECOND, || machine.start_again());
-            assert!(back <= MAX_LOST, "{back} at the return over {left}");
-            machines.mend(cut);
-            traffic.stream.await_frames(FRAMES_PER_SECOND);
+            assert_loses([MAX_LOST_KILLED, MAX_LOST], left, || {
+                machines.cut(cut);
+                let machine = &mut *machines.both()[which];
+                let death = lost_at_death(&traffic, machine, left);
+                let back = traffic.lost(3 * FRAMES_PER_SECOND, || machine.start_again());
+                machines.mend(cut);
+                traffic.stream.await_frames(FRAMES_PER_SECOND);
+                [death, back]
+            });
         }
     }
 }
 
-/// Kills an agent once its fallback is the remaining uplink, and asserts that the traffic continues
-/// on it.
-fn assert_survives_death(traffic: &Traffic, machine: &mut Machine, left: &str) {
+/// Kills an agent once its fallback is the remaining uplink, and returns how many datagrams are lost
+/// until the traffic has continued on it.
+fn lost_at_death(traffic: &Traffic, machine: &mut Machine, left: &str) -> u64 {
     wait("the uplink that is left", || {
         (machine.first_fallback()? == left).then_some(())
     });
-    let death = traffic.lost(FRAMES_PER_SECOND, || machine.end(Signal::SIGKILL));
-    assert!(death <= MAX_LOST_KILLED, "{death} over {left}");
+    traffic.lost(FRAMES_PER_SECOND, || machine.end(Signal::SIGKILL))
 }
 
 #[test]
@@ -187,11 +217,12 @@ fn without_an_agent_a_lost_carrier_moves_the_stream() {
 fn the_guides_stream_survives_a_deleted_interface() {
     let machines = Machines::start(None);
     let traffic = Traffic::start(&machines);
-    let lost = traffic.lost(FRAMES_PER_SECOND, || {
-        machines.publisher.ip("link delete hawser0");
-        machines.publisher.await_copies();
+    assert_loses([MAX_LOST_KILLED], "deleted", || {
+        [traffic.lost(FRAMES_PER_SECOND, || {
+            machines.publisher.ip("link delete hawser0");
+            machines.publisher.await_copies();
+        })]
     });
-    assert!(lost <= MAX_LOST_KILLED, "{lost}");
 }
 
 #[test]

@@ -177,11 +177,7 @@ fn an_uplinks_marks_reach_ecn_flows_in_both_directions() {
 fn limit_uplinks(rig: &Rig) {
     for end in [&rig.client, &rig.router] {
         for uplink in UPLINKS {
-            let mut shaper = end.command("tc").unwrap();
-            let limit =
-                format!("qdisc add dev {uplink} root tbf rate 4mbit burst 5kb latency 200ms");
-            shaper.args(limit.split(' '));
-            assert!(shaper.status().unwrap().success());
+            Rig::limit(end, uplink, "4mbit", "200ms");
         }
     }
 }

@@ -105,6 +105,15 @@ impl Rig {
             .unwrap();
     }
 
+    /// Limits what leaves a device to `rate`, in the words of `tc`, by a queue of `latency`.
+    pub(crate) fn limit(from: &Namespace, device: &str, rate: &str, latency: &str) {
+        let queue =
+            format!("qdisc add dev {device} root tbf rate {rate} burst 5kb latency {latency}");
+        let mut shaper = from.command("tc").unwrap();
+        shaper.args(queue.split(' '));
+        assert!(shaper.status().unwrap().success(), "{queue}");
+    }
+
     /// Returns the first server's routes to an address.
     pub(crate) fn route(&self, address: &str) -> String {
         let mut command = self.servers[0].command("ip").unwrap();

@@ -480,9 +480,7 @@ fn a_dear_uplink_helps_with_what_comes_from_the_server() {
     };
     client.until("the expensive uplink waits", is_expensive_one_waiting);
     // Limits the rate towards the client to 1 Mb/s, of 4 Mb/s that are sent.
-    let mut shaper = rig.router.command("tc").unwrap();
-    shaper.args("qdisc add dev wan0 root tbf rate 1mbit burst 5kb latency 60ms".split(' '));
-    assert!(shaper.status().unwrap().success());
+    Rig::limit(&rig.router, "wan0", "1mbit", "60ms");
     let flood = Flood::start(&rig.host, client.session().addresses[0]);
     client.until("the expensive uplink helps", |status| {
         let paths: Vec<_> = status
