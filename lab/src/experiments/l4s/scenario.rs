@@ -5,8 +5,8 @@ use crate::rivals::{PAPER_SPREAD, PaperConfig, PaperL4s};
 use anyhow::Result;
 use hawser_congestion::{Bounds, Prague, PragueConfig, RateControl, Spread};
 use hawser_netem::{
-    Class, Delay, Discipline, DualPi2, ExtraDelay, LinkConfig, Loss, Order, Paper, QueueLimit,
-    Rate, Span, Steps,
+    Class, Delay, Discipline, DualPi2, ExtraDelay, FqCodel, LinkConfig, Loss, Order, Paper,
+    QueueLimit, Rate, Span, Steps,
 };
 use hawser_objects::Rule;
 use hawser_units::{Bitrate, Instant};
@@ -70,7 +70,9 @@ pub(super) enum Network {
     Paper,
     /// `DualPI2` at 100 Mb/s.
     DualPi2,
-    /// The same; the rate falls to 20 Mb/s for the second third of the stable state.
+    /// FQ-CoDel at 100 Mb/s: a queue for each flow, which marks as RFC 3168 says.
+    FqCodel,
+    /// `DualPI2`; the rate falls to 20 Mb/s for the second third of the stable state.
     Steps,
     /// The same with losses that are not congestion.
     Loss(Losses),
@@ -95,10 +97,12 @@ pub(super) enum Losses {
     Pauses,
     /// 1 % at random; the bottleneck is a queue of 50 ms that does not mark.
     Unmarked,
+    /// 1 % at random; the bottleneck is [`Network::FqCodel`].
+    FqCodel,
 }
 
 impl Losses {
-    const ALL: [Losses; 7] = [
+    const ALL: [Losses; 8] = [
         Losses::Random(1),
         Losses::Random(10),
         Losses::Random(30),
@@ -106,6 +110,7 @@ impl Losses {
         Losses::Bursts,
         Losses::Pauses,
         Losses::Unmarked,
+        Losses::FqCodel,
     ];
 
     fn loss(self) -> Result<Loss> {
@@ -117,7 +122,9 @@ impl Losses {
                 steps: Steps::new(vec![(Duration::ZERO, 0.01.try_into()?)])?,
                 mean_packets: BURST,
             },
-            Losses::Pauses | Losses::Unmarked => Loss::Independent(0.01.try_into()?),
+            Losses::Pauses | Losses::Unmarked | Losses::FqCodel => {
+                Loss::Independent(0.01.try_into()?)
+            }
         })
     }
 }
@@ -129,6 +136,7 @@ impl fmt::Display for Losses {
             Losses::Bursts => write!(f, "loss-bursts"),
             Losses::Pauses => write!(f, "loss-pauses"),
             Losses::Unmarked => write!(f, "loss-unmarked"),
+            Losses::FqCodel => write!(f, "loss-fq-codel"),
         }
     }
 }
@@ -173,6 +181,8 @@ impl Scenario {
             (Network::DualPi2, Rivals::None),
             (Network::DualPi2, Rivals::Cubic(3)),
             (Network::DualPi2, Rivals::Prague(3)),
+            (Network::FqCodel, Rivals::None),
+            (Network::FqCodel, Rivals::Cubic(3)),
             (Network::Steps, Rivals::None),
             (Network::Jitter, Rivals::None),
             (Network::Pauses, Rivals::None),
@@ -243,9 +253,11 @@ impl Network {
             Network::Pauses | Network::Loss(Losses::Pauses) => {
                 Rate::Steps(Steps::new(pauses(fast, times, seed))?)
             }
-            Network::DualPi2 | Network::Loss(_) | Network::Jitter | Network::Detour => {
-                Rate::Constant(fast)
-            }
+            Network::DualPi2
+            | Network::FqCodel
+            | Network::Loss(_)
+            | Network::Jitter
+            | Network::Detour => Rate::Constant(fast),
         })
     }
 
@@ -265,6 +277,9 @@ impl Network {
         match self {
             Network::Paper => Discipline::Paper(Paper::default()),
             Network::Loss(Losses::Unmarked) => Discipline::Fifo,
+            Network::FqCodel | Network::Loss(Losses::FqCodel) => {
+                Discipline::FqCodel(FqCodel::default())
+            }
             _ => Discipline::DualPi2(DualPi2::default()),
         }
     }
@@ -375,6 +390,7 @@ impl fmt::Display for Scenario {
         let network = match self.network {
             Network::Paper => String::new(),
             Network::DualPi2 => "dual-pi2".to_owned(),
+            Network::FqCodel => "fq-codel".to_owned(),
             Network::Steps => "steps".to_owned(),
             Network::Loss(losses) => losses.to_string(),
             Network::Jitter => "jitter".to_owned(),
