@@ -10,7 +10,7 @@ use hawser_model::access::{
 use hawser_model::node::{Assignment, Registration, Report};
 use hawser_model::pair::NodeKeys;
 use hawser_model::resource::Policy;
-use hawser_model::track::TrackKey;
+use hawser_model::track::{TrackKey, TrackUse};
 use hawser_model::tunnel::{Admitted, ClientReport, ServerReport, Servers};
 use hawser_units::Line;
 use reqwest::Method;
@@ -185,14 +185,13 @@ impl NodeClient {
             .await
     }
 
-    /// Returns the secret of a track that the node may publish or watch.
+    /// Says what a program of the node does with a track. Returns the secret of the track and its sources.
     ///
     /// # Errors
     /// If no controller answers or it rejects the request.
-    pub async fn track_key(&self, track: &Name) -> Result<TrackKey, Error> {
-        self.transport
-            .json(Method::GET, &self.path(&format!("tracks/{track}")), NOTHING)
-            .await
+    pub async fn use_track(&self, track: &Name, what: &TrackUse) -> Result<TrackKey, Error> {
+        let path = self.path(&format!("tracks/{track}"));
+        self.transport.json(Method::POST, &path, Some(what)).await
     }
 
     /// Obtains a certificate for a new key, and stores both in `folder` as [`Identity::store`]

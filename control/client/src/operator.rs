@@ -13,7 +13,7 @@ use hawser_model::node::Reported;
 use hawser_model::resource::{Event, Flow, Node, Override, Path, Policy, Tenant};
 use hawser_model::status::FlowStatus;
 use hawser_model::topology::Topology;
-use hawser_model::track::Track;
+use hawser_model::track::{Track, TrackSource};
 use hawser_model::tunnel::{Server, TunnelClient, TunnelSettings};
 use reqwest::Method;
 use serde::Serialize;
@@ -269,6 +269,12 @@ impl OperatorClient {
         self.transport
             .replace(&format!("/v1/tracks/{}", track.name), tag, track)
             .await
+    }
+
+    /// Lists those who serve a track at present.
+    pub async fn track_sources(&self, track: &Name) -> Result<Vec<TrackSource>> {
+        let page: Page<TrackSource> = self.get(&format!("/v1/tracks/{track}/sources")).await?;
+        Ok(page.items)
     }
 
     /// Replaces the secret of a track.

@@ -7,7 +7,8 @@ mod mutation;
 use crate::authority::{Presented, SigningRequest};
 use crate::record::{
     AliveRecord, AuditRecord, EventRecord, FlowRecord, HealthRecord, NodeRecord, NumberRecord,
-    SeenRecord, TokenRecord, TrackRecord, TunnelClientRecord, TunnelRecord, emit, parse,
+    SeenRecord, SourceRecord, TokenRecord, TrackRecord, TunnelClientRecord, TunnelRecord, emit,
+    parse,
 };
 use hawser_model::tunnel::TunnelSettings;
 use mutation::{changed, changes};
@@ -39,7 +40,10 @@ const TUNNEL_CLIENT: &str = r#"{"at_unix_ms":1,"report":{"accepts_settings":true
 const TUNNEL_SETTINGS: &str = r#"{"uplink":[{"interface":"wwan*","cost":255,"mtu_bytes":1400}],
     "search_every_s":600}"#;
 
-const RECORDS: [&str; 7] = [NODE, NUMBER, ALIVE, SEEN, TUNNEL, EVENT, TRACK];
+const SOURCE: &str =
+    r#"{"controller":"c","address":"[fd77::1]:1","viewers":1,"max_viewers":4294967295}"#;
+
+const RECORDS: [&str; 8] = [NODE, NUMBER, ALIVE, SEEN, TUNNEL, EVENT, TRACK, SOURCE];
 
 /// Checks a record of one type; returns whether it is accepted.
 fn check<T: Serialize + DeserializeOwned>(json: &[u8]) -> bool {
@@ -59,6 +63,7 @@ fn check_all(json: &[u8]) -> bool {
         check::<NumberRecord>(json),
         check::<TokenRecord>(json),
         check::<TrackRecord>(json),
+        check::<SourceRecord>(json),
         check::<AliveRecord>(json),
         check::<SeenRecord>(json),
         check::<HealthRecord>(json),

@@ -310,6 +310,7 @@ fn routes_of_operators() -> OpenApiRouter<Arc<Controller>> {
         .routes(routes!(tracks::list, tracks::create))
         .routes(routes!(tracks::show, tracks::change, tracks::delete))
         .routes(routes!(tracks::rekey))
+        .routes(routes!(tracks::sources))
         .routes(routes!(policies::list))
         .routes(routes!(
             policies::show,
@@ -337,7 +338,7 @@ fn routes_of_nodes(body_bytes: usize) -> OpenApiRouter<Arc<Controller>> {
         .routes(routes!(node::register))
         .routes(routes!(node::stream))
         .routes(routes!(keys::state))
-        .routes(routes!(tracks::key))
+        .routes(routes!(tracks::use_track))
         .routes(routes!(tunnels::report_server))
         .routes(routes!(tunnels::list_servers));
     OpenApiRouter::new()

@@ -10,6 +10,7 @@ use crate::metrics::Metrics;
 use crate::record::{AuditRecord, EventRecord, emit, key, random_hex};
 use crate::session::Session;
 use crate::settings;
+use crate::sources::Heard;
 use crate::store::{
     Error, Expect, Follow, Noted, Progress, Revision, Role, Store, Update, Write, WriteFailures,
 };
@@ -53,6 +54,7 @@ pub struct Controller {
     /// The lease under which this controller writes what nodes report about themselves.
     pub(crate) session: Session,
     pub(crate) liveness: Liveness,
+    pub(crate) heard: Heard,
     pub(crate) token_uses: TokenUses,
     pub(crate) streams: Streams,
     /// Tasks in the background that end by themselves, or when the controller shuts down.
@@ -177,6 +179,7 @@ impl Controller {
             budget: Budget::new(&config.limits),
             session,
             liveness: Liveness::default(),
+            heard: Heard::default(),
             token_uses: TokenUses::default(),
             metrics,
             streams: Streams::default(),

@@ -124,6 +124,9 @@ impl Controller {
             if let Err(error) = self.report_silent(&own).await {
                 tracing::warn!("cannot report lost nodes, retrying: {error}");
             }
+            if let Err(error) = self.remove_silent_sources(&own).await {
+                tracing::warn!("cannot remove sources of tracks, retrying: {error}");
+            }
         }
     }
 

@@ -42,6 +42,7 @@ mod server;
 mod session;
 mod settings;
 mod signal;
+mod sources;
 pub mod store;
 mod streams;
 mod tasks;

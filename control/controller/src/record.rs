@@ -10,7 +10,7 @@ use hawser_model::audit::Actor;
 use hawser_model::discovery::{DiscoveredPath, Ends};
 use hawser_model::pair::NodeKeys;
 use hawser_model::resource::{Event, Flow, PathHealth};
-use hawser_model::track::{Track, TrackRole};
+use hawser_model::track::{Serving, Track, TrackRole};
 use hawser_model::tunnel::ClientReport;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -388,6 +388,15 @@ pub(crate) struct TunnelRecord {
     pub(crate) clients: u32,
     pub(crate) max_clients: u32,
     pub(crate) draining: bool,
+}
+
+/// Where a node serves a track. Written under the lease of the controller that the node has told it to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct SourceRecord {
+    /// The controller, which removes the record when the node says nothing any more.
+    pub(crate) controller: String,
+    #[serde(flatten)]
+    pub(crate) serving: Serving,
 }
 
 /// The last report of a tunnel client on its settings. It is not under a lease, because it is shown

@@ -16,8 +16,8 @@ use crate::age::RunTime;
 use crate::authority::Presented;
 use crate::record::{
     AliveRecord, FlowRecord, HealthRecord, Issued, KeysRecord, NodeRecord, NumberRecord,
-    PathsRecord, SeenRecord, TokenRecord, TokenUseRecord, TrackRecord, TunnelClientRecord,
-    TunnelRecord, key,
+    PathsRecord, SeenRecord, SourceRecord, TokenRecord, TokenUseRecord, TrackRecord,
+    TunnelClientRecord, TunnelRecord, key,
 };
 use crate::store::{Change, Entry, Revision};
 use hawser_model::Name;
@@ -27,6 +27,7 @@ use hawser_model::discovery::Discovery;
 use hawser_model::node::{Assignment, Receive, Registration, Send};
 use hawser_model::pair::{AssignedKeys, Peer};
 use hawser_model::resource::{Event, Flow, Node, Path, PathHealth, Policy, Tenant};
+use hawser_model::track::{Track, TrackRole, TrackSource};
 use hawser_model::tunnel::TunnelSettings;
 use hawser_units::PathSet;
 use serde_json::{Map, Value};
@@ -55,6 +56,8 @@ pub(crate) struct View {
     pub(crate) nodes: BTreeMap<Name, NodeView>,
     pub(crate) flows: BTreeMap<Name, FlowView>,
     pub(crate) tracks: BTreeMap<Name, Versioned<TrackRecord>>,
+    /// Those who serve a track, by its name.
+    pub(crate) sources: BTreeMap<Name, BTreeMap<(Name, TrackRole), Versioned<SourceRecord>>>,
     pub(crate) tokens: BTreeMap<Name, Versioned<TokenRecord>>,
     pub(crate) events: Journal<Event>,
     pub(crate) audit: Journal<AuditEntry>,
@@ -229,6 +232,22 @@ impl View {
         self.tracks
             .iter()
             .filter(move |(_, record)| is_member(record))
+    }
+
+    /// Returns those who serve a track and may.
+    pub(crate) fn sources_of<'a>(
+        &'a self,
+        track: &'a Track,
+    ) -> impl Iterator<Item = TrackSource> + 'a {
+        let sources = self.sources.get(&track.name).into_iter().flatten();
+        let may = |node: &Name, role| track.role(node).is_some_and(|of| of.serves_as(role));
+        sources
+            .filter(move |((node, role), _)| may(node, *role))
+            .map(|((node, role), record)| TrackSource {
+                node: node.clone(),
+                role: *role,
+                serving: record.value.serving,
+            })
     }
 
     /// Returns the policy in force for a flow.

@@ -3,7 +3,7 @@ use crate::output::{Output, is_wanted};
 use anyhow::{Result, ensure};
 use hawser_client::{OperatorClient, Tag, Tagged};
 use hawser_model::Name;
-use hawser_model::track::Track;
+use hawser_model::track::{Track, TrackSource};
 
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
@@ -20,6 +20,12 @@ pub(crate) enum Command {
     /// Show one track
     #[command(after_help = "Example: hawser ctl track show stage")]
     Show {
+        /// Name of the track
+        track: Name,
+    },
+    /// Show who serves a track at present, where, and to how many
+    #[command(after_help = "Example: hawser ctl track describe stage")]
+    Describe {
         /// Name of the track
         track: Name,
     },
@@ -111,7 +117,10 @@ impl Changes {
 impl Command {
     /// Returns whether the command changes nothing.
     pub(crate) fn only_reads(&self) -> bool {
-        matches!(self, Command::List { .. } | Command::Show { .. })
+        matches!(
+            self,
+            Command::List { .. } | Command::Show { .. } | Command::Describe { .. }
+        )
     }
 }
 
@@ -129,6 +138,10 @@ pub(crate) async fn run(command: &Command, client: &OperatorClient, output: Outp
             let track = client.track(track).await?;
             let fields: Vec<_> = COLUMNS.into_iter().zip(row(&track)).collect();
             output.one(&track, &fields)
+        }
+        Command::Describe { track } => {
+            let sources = client.track_sources(track).await?;
+            output.list(&sources, &SOURCE_COLUMNS, source_row)
         }
         Command::Create {
             track,
@@ -188,6 +201,20 @@ fn row(track: &Track) -> Vec<String> {
         names(&track.writers),
         names(&track.readers),
         names(&track.relays),
+    ]
+}
+
+/// The columns of a list of those who serve a track.
+const SOURCE_COLUMNS: [&str; 5] = ["node", "role", "address", "viewers", "max"];
+
+fn source_row(source: &TrackSource) -> Vec<String> {
+    let serving = &source.serving;
+    vec![
+        source.node.to_string(),
+        source.role.to_string(),
+        serving.address.to_string(),
+        serving.viewers.to_string(),
+        serving.max_viewers.to_string(),
     ]
 }
 

@@ -8,7 +8,7 @@ use hawser_model::node::{Assignment, Registration, Report};
 use hawser_model::pair::NodeKeys;
 use hawser_model::resource::{Flow, Policy};
 use hawser_model::strict;
-use hawser_model::track::TrackKey;
+use hawser_model::track::{TrackKey, TrackUse};
 use hawser_model::tunnel::{Admitted, ClientReport, ServerReport, Servers};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -34,6 +34,7 @@ fn read_and_write(kind: &str, message: &Value) -> Value {
         "enrol" => again::<Enrol>(message),
         "renew" => again::<Renew>(message),
         "certificate" => again::<Certificate>(message),
+        "track_use" => again::<TrackUse>(message),
         "track_key" => again::<TrackKey>(message),
         "server_report" => again::<ServerReport>(message),
         "admitted" => again::<Admitted>(message),

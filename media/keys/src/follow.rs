@@ -3,7 +3,7 @@
 use crate::{ControlledTrack, Error, Secret};
 use hawser_client::RenewingClient;
 use hawser_io::failures::{Change, Failures};
-use hawser_model::track::{TrackKey, TrackRole};
+use hawser_model::track::{Serving, TrackKey, TrackRole, TrackSource, TrackUse};
 use hawser_objects::TrackSecret;
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -30,13 +30,21 @@ const REFUSALS: u32 = 3;
 /// The time for which a controller that has an older secret is not believed.
 const LAGGING: Duration = Duration::from_secs(60);
 
-/// The news of the thread that nobody has taken yet.
-type News = Option<Result<Secret, Error>>;
+/// What the thread and its owner tell each other.
+#[derive(Debug, Default)]
+struct Shared {
+    /// The secret, or the error, that the owner has not taken yet.
+    secret: Option<Result<Secret, Error>>,
+    /// The sources that the owner has not taken yet.
+    sources: Option<Vec<TrackSource>>,
+    /// Where the owner serves the track.
+    serving: Option<Serving>,
+}
 
 /// The thread, which ends soon after this is dropped.
 #[derive(Debug)]
 pub(crate) struct Follower {
-    news: Arc<Mutex<News>>,
+    shared: Arc<Mutex<Shared>>,
     ask_now: Sender<()>,
 }
 
@@ -45,26 +53,47 @@ impl Follower {
     pub(crate) fn start(track: ControlledTrack, role: TrackRole) -> Result<(Self, Secret), Error> {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let mut asking = Asking::new(track, role);
-        let first = runtime.block_on(asking.ask())?;
+        let first = runtime.block_on(asking.ask(None))?;
         let secret = secret(&first, role)?;
         let (ask_now, asked) = channel(1);
-        let news: Arc<Mutex<News>> = Arc::default();
+        let shared: Arc<Mutex<Shared>> = Arc::default();
+        shared.lock().sources = Some(first.sources.clone());
         let following = Following {
             runtime,
             asking,
             asked,
             known: Known::new(secret.clone(), first.number),
             interval: interval(&first),
-            news: Arc::clone(&news),
+            may_serve: first.role.serves_as(role),
+            sources: first.sources,
+            shared: Arc::clone(&shared),
         };
+        if !following.may_serve && role == TrackRole::Relay {
+            tracing::warn!(
+                "the controller sends no viewers to this relay, because its node is a reader of the track: an \
+                 operator changes that with `hawser ctl track set --add-relay`"
+            );
+        }
         thread::Builder::new()
             .name("keyring".to_owned())
             .spawn(move || following.run())?;
-        Ok((Follower { news, ask_now }, secret))
+        Ok((Follower { shared, ask_now }, secret))
     }
 
     pub(crate) fn poll(&self) -> Result<Option<Secret>, Error> {
-        self.news.lock().take().transpose()
+        self.shared.lock().secret.take().transpose()
+    }
+
+    pub(crate) fn poll_sources(&self) -> Option<Vec<TrackSource>> {
+        self.shared.lock().sources.take()
+    }
+
+    pub(crate) fn serve(&self, serving: Option<Serving>) {
+        let before = std::mem::replace(&mut self.shared.lock().serving, serving);
+        let address = |serving: Option<Serving>| serving.map(|serving| serving.address);
+        if address(before) != address(serving) {
+            self.ask_now();
+        }
     }
 
     pub(crate) fn ask_now(&self) {
@@ -79,7 +108,11 @@ struct Following {
     asked: Receiver<()>,
     known: Known,
     interval: Duration,
-    news: Arc<Mutex<News>>,
+    /// Whether the node is announced to others.
+    may_serve: bool,
+    /// The sources that the controller named last.
+    sources: Vec<TrackSource>,
+    shared: Arc<Mutex<Shared>>,
 }
 
 /// The secret in force.
@@ -96,12 +129,13 @@ impl Following {
         let mut failures = Failures::default();
         let mut refusals = 0;
         while self.runtime.block_on(wait(self.interval, &mut self.asked)) {
-            let answer = self.runtime.block_on(self.asking.ask());
+            let serving = self.shared.lock().serving.filter(|_| self.may_serve);
+            let answer = self.runtime.block_on(self.asking.ask(serving));
             let outcome = answer.and_then(|key| self.take(&key));
             let is_refused = outcome.as_ref().is_err_and(is_refusal);
             refusals = if is_refused { refusals + 1 } else { 0 };
             if refusals == REFUSALS {
-                *self.news.lock() = outcome.err().map(Err);
+                self.shared.lock().secret = outcome.err().map(Err);
                 if self.asking.role != TrackRole::Relay {
                     return;
                 }
@@ -126,13 +160,18 @@ impl Following {
     /// Takes an answer of the controller.
     fn take(&mut self, key: &TrackKey) -> Result<(), Error> {
         self.interval = interval(key);
+        self.may_serve = key.role.serves_as(self.asking.role);
+        if self.sources != key.sources {
+            self.sources.clone_from(&key.sources);
+            self.shared.lock().sources = Some(key.sources.clone());
+        }
         let secret = secret(key, self.asking.role)?;
         if secret == self.known.secret {
             self.known.older_since = None;
         } else if self.known.is_replaced_by(key.number) {
             tracing::info!(track = %key.track, number = key.number, "the secret was replaced");
             self.known = Known::new(secret.clone(), key.number);
-            *self.news.lock() = Some(Ok(secret));
+            self.shared.lock().secret = Some(Ok(secret));
         }
         Ok(())
     }
@@ -217,15 +256,19 @@ impl Asking {
         }
     }
 
-    /// Asks for the secret. If the controller refuses the certificate, it is read again, because the agent
+    /// Asks for the secret, and says where the track is served. If the controller refuses the certificate, it is read again, because the agent
     /// of the machine may have replaced it.
-    async fn ask(&mut self) -> Result<TrackKey, Error> {
+    async fn ask(&mut self, serves: Option<Serving>) -> Result<TrackKey, Error> {
         let is_new = self.client.node().is_none();
-        let mut outcome = self.try_ask().await;
+        let what = TrackUse {
+            role: self.role,
+            serves,
+        };
+        let mut outcome = self.try_ask(&what).await;
         let status = outcome.as_ref().err().and_then(|error| error.status());
         if !is_new && matches!(status, Some(401 | 403)) {
             self.client.forget();
-            outcome = self.try_ask().await;
+            outcome = self.try_ask(&what).await;
         }
         let track = &self.track.track;
         let key = outcome.map_err(|source| {
@@ -246,9 +289,9 @@ impl Asking {
         }
     }
 
-    async fn try_ask(&mut self) -> Result<TrackKey, hawser_client::Error> {
+    async fn try_ask(&mut self, what: &TrackUse) -> Result<TrackKey, hawser_client::Error> {
         let client = self.client.client().await?;
-        client.track_key(&self.track.track).await
+        client.use_track(&self.track.track, what).await
     }
 }
 
@@ -273,6 +316,7 @@ mod tests {
             number: 1,
             secret,
             ask_every_ms: 10,
+            sources: Vec::new(),
         };
         let valid = key("5e".repeat(32));
         assert_eq!(*secret(&valid, TrackRole::Reader).unwrap(), [0x5e; 32]);

@@ -1,17 +1,21 @@
 //! The secret of a broadcast, for publishers and viewers: from a file, or from the controller, which
-//! says who may have it and replaces it.
+//! says who may have it and replaces it, and who serves the broadcast.
 
 mod follow;
+mod origin;
+mod sources;
 
 use clap::ArgGroup;
 use follow::Follower;
 use hawser_client::Controller;
 use hawser_io::key_file;
 use hawser_model::Name;
+use hawser_model::track::TrackSource;
 use std::path::PathBuf;
 use zeroize::Zeroizing;
 
-pub use hawser_model::track::TrackRole;
+pub use hawser_model::track::{Serving, TrackRole};
+pub use origin::Origin;
 
 /// The secret of a broadcast, or what a relay needs of it.
 pub type Secret = Zeroizing<[u8; 32]>;
@@ -162,7 +166,21 @@ impl Keyring {
         self.follower.as_ref().map_or(Ok(None), Follower::poll)
     }
 
-    /// Asks the controller soon, because the other end seems to have another secret.
+    /// Says where the broadcast is served by this program; `None` while it is not. The controller tells
+    /// others.
+    pub fn serve(&self, serving: Option<Serving>) {
+        if let Some(follower) = &self.follower {
+            follower.serve(serving);
+        }
+    }
+
+    /// Returns where the controller says that the broadcast is served, the best first, if it says other than
+    /// before.
+    pub(crate) fn poll_sources(&self) -> Option<Vec<TrackSource>> {
+        self.follower.as_ref().and_then(Follower::poll_sources)
+    }
+
+    /// Asks the controller soon, because the other end seems to have another secret, or is not there.
     pub fn ask_now(&self) {
         if let Some(follower) = &self.follower {
             follower.ask_now();

@@ -4,16 +4,21 @@ use crate::Config;
 use anyhow::{Context, anyhow};
 use hawser_congestion::{Prague, PragueConfig};
 use hawser_io::clock::unix_ms;
-use hawser_keys::{Keyring, Secret};
+use hawser_keys::{Keyring, Secret, Serving};
 use hawser_objects::{FlowConfig, Publication, PublicationConfig, Seed, TrackSecret, TrackTiming};
 use hawser_packets::session::{Announcement, Track};
 use hawser_units::Instant;
+use std::net::SocketAddr;
 
 /// The parts of a broadcast that do not depend on its secret.
 pub(crate) struct Broadcast {
     config: Config,
     tracks: Vec<Track>,
     keyring: Keyring,
+    /// The address that others are told.
+    address: SocketAddr,
+    /// The number of viewers that the controller knows; `None` before it knows any.
+    announced: Option<usize>,
     /// Whether the socket accepts departure times.
     departure_times: bool,
 }
@@ -23,13 +28,28 @@ impl Broadcast {
         config: &Config,
         tracks: Vec<Track>,
         keyring: Keyring,
+        address: SocketAddr,
         departure_times: bool,
     ) -> Self {
         Broadcast {
+            address: config.announce.unwrap_or(address),
+            announced: None,
             config: config.clone(),
             tracks,
             keyring,
             departure_times,
+        }
+    }
+
+    /// Tells the controller, if there is one, where the broadcast is served, and to how many.
+    pub(crate) fn announce(&mut self, viewers: usize) {
+        if self.announced.replace(viewers) != Some(viewers) {
+            let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
+            self.keyring.serve(Some(Serving {
+                address: self.address,
+                viewers: count(viewers),
+                max_viewers: count(self.config.viewers),
+            }));
         }
     }
 

@@ -2,10 +2,8 @@
 
 use anyhow::{Context, ensure};
 use hawser_cloud::Level;
-use hawser_io::peer::parse_address;
 use hawser_recording::Recording;
 use std::convert::Infallible;
-use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -28,10 +26,6 @@ pub(crate) struct CommonArgs {
     /// Frames per second [default: those of the recording, up to 30]
     #[arg(long)]
     fps: Option<f64>,
-    /// Address and port to listen on; other machines can connect only if this is not a loopback
-    /// address
-    #[arg(long, value_name = "ADDRESS:PORT", default_value_t = SocketAddr::from((Ipv4Addr::LOCALHOST, DEFAULT_PORT)), value_parser = parse_address)]
-    listen: SocketAddr,
     /// Exit after this many seconds [default: run until interrupted]
     #[arg(long)]
     seconds: Option<f64>,
@@ -42,7 +36,6 @@ pub(crate) struct Common {
     pub(crate) recording: Recording,
     pub(crate) level: Level,
     pub(crate) fps: f64,
-    pub(crate) listen: SocketAddr,
     pub(crate) duration: Option<Duration>,
 }
 
@@ -85,7 +78,6 @@ impl Common {
             recording,
             level: args.level,
             fps,
-            listen: args.listen,
             duration,
         })
     }

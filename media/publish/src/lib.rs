@@ -95,7 +95,7 @@ impl Publisher {
         let departure_times = network::allow_departure_times(&mut socket);
         let clock = SteadyClock::start();
         let tracks = encoders.tracks(broadcast::timing(config));
-        let broadcast = Broadcast::new(config, tracks, keyring, departure_times);
+        let broadcast = Broadcast::new(config, tracks, keyring, address, departure_times);
         let publication = broadcast.publication(&secret)?;
         let (messages, camera) = channel();
         let figures: Arc<Mutex<Figures>> = Arc::default();

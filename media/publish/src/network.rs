@@ -184,6 +184,7 @@ impl Network {
     /// Starts a new publication if the controller has replaced the secret. Viewers that have the new one request
     /// new sessions.
     fn take_secret(&mut self) -> anyhow::Result<()> {
+        self.broadcast.announce(self.publication.viewers());
         let Some(next) = self.broadcast.poll_replaced()? else {
             return Ok(());
         };
@@ -456,9 +457,9 @@ mod tests {
             let (keyring, secret) = Keyring::open(&config.key, TrackRole::Writer).unwrap();
             let encoders = Encoders::new(CodecName::Zstd, &Frame::Cloud(Cloud::new()));
             let tracks = encoders.unwrap().tracks(timing(&config));
-            let broadcast = Broadcast::new(&config, tracks, keyring, false);
-            let publication = broadcast.publication(&secret).unwrap();
             let bind = || UdpSocket::bind(([127, 0, 0, 1], 0).into()).unwrap();
+            let broadcast = Broadcast::new(&config, tracks, keyring, config.listen, false);
+            let publication = broadcast.publication(&secret).unwrap();
             let (_, camera) = channel();
             let clock = SteadyClock::start();
             let published = (broadcast, publication);

@@ -3,12 +3,13 @@ use anyhow::ensure;
 use clap::ValueEnum;
 use hawser_cloud::Level;
 use hawser_congestion::{Bounds, Spread};
+use hawser_io::peer::parse_address;
 use hawser_keys::{KeyArgs, KeySource};
 use hawser_metrics::server::parse_loopback;
 use hawser_objects::FlowConfig;
 use hawser_recording::{Recording, Source};
 use hawser_units::{Bitrate, ByteSize};
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -40,6 +41,14 @@ const MAX_BUFFER: ByteSize = ByteSize(64 << 20);
 pub struct Args {
     #[command(flatten)]
     common: CommonArgs,
+    /// Address and port to listen on; other machines can connect only if this is not a loopback address
+    /// [default: 127.0.0.1:14748, with --track [::]:14748, which includes IPv4]
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = parse_address)]
+    listen: Option<SocketAddr>,
+    /// Address and port at which others reach this publisher, for the controller to tell them, if that is not
+    /// --listen nor the address from which the controller is asked
+    #[arg(long, value_name = "ADDRESS:PORT", requires = "track")]
+    announce: Option<SocketAddr>,
     #[command(flatten)]
     key: KeyArgs,
     /// Codec of the frames [default: rgbd for cameras, otherwise chunks]
@@ -111,6 +120,8 @@ pub struct Config {
     pub fps: f64,
     /// The address on which to listen.
     pub listen: SocketAddr,
+    /// The address at which others reach the publisher; `None`: that of the socket.
+    pub announce: Option<SocketAddr>,
     /// The source of the broadcast's secret.
     pub key: KeySource,
     /// The rates of a viewer's flow.
@@ -142,6 +153,7 @@ impl Config {
             recording,
             points: Level::Fhd.points(),
             listen: (Ipv4Addr::LOCALHOST, DEFAULT_PORT).into(),
+            announce: None,
             key: key.into(),
             bounds: bounds([MIN_MBPS, INITIAL_MBPS, MAX_MBPS]),
             lifetime: Duration::from_millis(LIFETIME_MS.into()),
@@ -188,13 +200,16 @@ impl Config {
         );
         let interval = args.pace.map(|pace| Duration::from_millis(pace.into()));
         let key = args.key.source();
+        let everywhere = SocketAddr::from((Ipv6Addr::UNSPECIFIED, DEFAULT_PORT));
+        let everywhere = matches!(key, KeySource::Controller(_)).then_some(everywhere);
         let defaults = Config::new(common.recording, key);
         Ok(Config {
             codec: args.codec.unwrap_or(defaults.codec),
             has_small: args.encodings > 1,
             points: common.level.points(),
             fps: common.fps,
-            listen: common.listen,
+            listen: args.listen.or(everywhere).unwrap_or(defaults.listen),
+            announce: args.announce,
             bounds: bounds([min_rate, initial_rate, max_rate]),
             lifetime: Duration::from_millis(args.lifetime.into()),
             spread: interval.map_or(Spread::BorneRate, Spread::Interval),

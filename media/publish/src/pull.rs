@@ -29,6 +29,7 @@ use crate::common::{self, Common, CommonArgs, DEFAULT_MAX_FPS, DEFAULT_PORT};
 use anyhow::Context;
 use capture::Capture;
 use hawser_cloud::Level;
+use hawser_io::peer::parse_address;
 use hawser_recording::Recording;
 use server::Server;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -46,6 +47,10 @@ use std::time::Duration;
 pub struct Args {
     #[command(flatten)]
     common: CommonArgs,
+    /// Address and port to listen on; other machines can connect only if this is not a loopback
+    /// address
+    #[arg(long, value_name = "ADDRESS:PORT", default_value_t = SocketAddr::from((Ipv4Addr::LOCALHOST, DEFAULT_PORT)), value_parser = parse_address)]
+    listen: SocketAddr,
     /// Maximum number of frames of the recording to load (a frame takes 1.7 MB of memory at fhd)
     #[arg(long, value_name = "N", default_value_t = 300)]
     frames: usize,
@@ -112,7 +117,7 @@ impl Config {
         Ok(Config {
             fps: common.fps,
             max_frames: args.frames,
-            listen: common.listen,
+            listen: args.listen,
             congestion: args.congestion,
             mptcp: args.mptcp,
             encode_ahead: args.encode_ahead,

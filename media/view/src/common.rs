@@ -11,9 +11,6 @@ use std::time::Duration;
 
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct CommonArgs {
-    /// The publisher, for example 192.0.2.7:14748
-    #[arg(value_name = "HOST:PORT")]
-    pub(crate) address: String,
     /// Write each frame to this directory as frame-<capture time in ns>.ply, and a recording.toml with
     /// which `hawser publish` plays them again. The directory must not have an earlier recording
     #[arg(long, value_name = "DIRECTORY")]

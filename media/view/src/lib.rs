@@ -38,8 +38,7 @@ use anyhow::bail;
 use common::{CommonArgs, printed, stop_flag};
 use decode::{Decoding, Extents};
 use hawser_io::clock::SteadyClock;
-use hawser_io::peer::PeerAddresses;
-use hawser_keys::{KeyArgs, KeySource, Keyring, TrackRole};
+use hawser_keys::{KeyArgs, KeySource, Keyring, Origin, TrackRole};
 use hawser_metrics::server::parse_loopback;
 use metrics::DecodedFrames;
 use network::Network;
@@ -70,6 +69,10 @@ pub const DEFAULT_MAX_POINTS: usize = 1 << 24;
 #[derive(Debug, Clone, clap::Args)]
 #[command(after_help = "Example: hawser view publisher.example:14748 --key stage.key")]
 pub struct Args {
+    /// The publisher or a relay, for example 192.0.2.7:14748. With --track, the controller says where, and this is
+    /// not needed
+    #[arg(value_name = "HOST:PORT", required_unless_present = "track")]
+    address: Option<String>,
     #[command(flatten)]
     common: CommonArgs,
     #[command(flatten)]
@@ -119,8 +122,8 @@ pub enum EncodingName {
 /// The broadcast that is watched, and the files that are written.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Host and port of the publisher.
-    pub address: String,
+    /// Host and port of the publisher or of a relay; `None` if the controller says where.
+    pub address: Option<String>,
     /// Where the secret of the broadcast comes from.
     pub key: KeySource,
     /// The maximum number of layers of each track.
@@ -154,7 +157,7 @@ impl Config {
     /// Returns a configuration that watches until stopped and writes no files.
     pub fn new(address: impl Into<String>, key: impl Into<KeySource>) -> Self {
         Config {
-            address: address.into(),
+            address: Some(address.into()),
             key: key.into(),
             layers: 8,
             encoding: EncodingName::Auto,
@@ -186,7 +189,8 @@ impl Config {
             duration,
             frames: args.common.frames,
             metrics: args.metrics,
-            ..Config::new(args.common.address, args.key.source())
+            address: args.address,
+            ..Config::new(String::new(), args.key.source())
         })
     }
 }
@@ -210,9 +214,11 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     }
     if summary.decoded.frames == 0 {
         let narrow = summary.narrow_path().map(|narrow| format!("; {narrow}"));
+        let from = config.address.as_ref();
+        let from = from.map(|address| format!(" from {address}"));
         bail!(
-            "no frame arrived from {}{}",
-            config.address,
+            "no frame arrived{}{}",
+            from.unwrap_or_default(),
             narrow.unwrap_or_default()
         );
     }
@@ -236,7 +242,7 @@ fn watch_and_record(
     stop: &AtomicBool,
 ) -> anyhow::Result<(Summary, Vec<anyhow::Error>)> {
     let key = Keyring::open(&config.key, TrackRole::Reader)?;
-    let mut publishers = PeerAddresses::parse(&config.address)?;
+    let mut origin = Origin::parse(config.address.as_deref())?;
     let clock = SteadyClock::start();
     let (extents, known) = mpsc::channel();
     let viewpoint = Viewpoint::open(config, clock.now(), known)?;
@@ -267,10 +273,10 @@ fn watch_and_record(
     };
     thread::scope(|scope| {
         let decoding = scope.spawn(move || decoding.run());
-        let connected = publishers.find(is_over);
+        let connected = origin.find(&key.0, is_over);
         let opened = connected.map(|connected| {
             Network::open(
-                clock, publishers, connected, key, viewpoint, to_decoder, figures,
+                clock, origin, connected, key, viewpoint, to_decoder, figures,
             )
         });
         let (mut received, watched) = match opened {

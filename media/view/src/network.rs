@@ -8,14 +8,15 @@ use crate::viewpoint::Viewpoint;
 use anyhow::Context;
 use hawser_io::clock::SteadyClock;
 use hawser_io::failures::Kinds;
-use hawser_io::peer::{PeerAddresses, connected_to};
+use hawser_io::peer::connected_to;
 use hawser_io::udp::{self, UdpSocket};
-use hawser_keys::{Keyring, Secret};
+use hawser_keys::{Keyring, Origin, Secret};
 use hawser_objects::{EndReason, IPV6_UDP, TrackSecret, ViewerEvent};
 use hawser_packets::media::DEFAULT_DATAGRAM;
 use hawser_packets::session::Goodbye;
 use hawser_units::{Ecn, Instant};
 use parking_lot::Mutex;
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,13 +40,18 @@ const FIGURES_INTERVAL: Duration = Duration::from_millis(100);
 const QUIET: Duration = Duration::from_millis(1500);
 const LOOK: Duration = Duration::from_millis(500);
 
+/// The time without an authentic datagram after which another source is asked, if the network says that nobody
+/// receives at this one, and the time in which a source answers the request for a session.
+const REFUSED: Duration = Duration::from_millis(300);
+const ATTEMPT: Duration = Duration::from_secs(1);
+
 /// The pause before a new session is asked for.
 const PAUSE: Duration = Duration::from_millis(500);
 
 /// The network's end of a viewer.
 pub(crate) struct Network {
     clock: SteadyClock,
-    publishers: PeerAddresses,
+    origin: Origin,
     /// The address of the newest session.
     publisher: SocketAddr,
     keyring: Keyring,
@@ -65,6 +71,10 @@ pub(crate) struct Network {
     media_by: Option<Instant>,
     /// The arrival of the newest authentic datagram.
     heard: Instant,
+    /// The beginning of the newest request for a session.
+    asked: Instant,
+    /// Whether the network has said that nobody receives at the address since the newest authentic datagram.
+    is_refused: bool,
     /// When to look again whether the own address has changed.
     look_at: Instant,
     /// The kinds of errors of sending that have occurred.
@@ -80,7 +90,7 @@ impl Network {
     /// If the system has no random numbers.
     pub(crate) fn open(
         clock: SteadyClock,
-        publishers: PeerAddresses,
+        origin: Origin,
         (socket, publisher): (UdpSocket, SocketAddr),
         (keyring, secret): (Keyring, Secret),
         viewpoint: Viewpoint,
@@ -97,7 +107,7 @@ impl Network {
             )?,
             clock,
             publisher,
-            publishers,
+            origin,
             keyring,
             secret,
             viewpoint,
@@ -110,6 +120,8 @@ impl Network {
             media_by: None,
             handled: clock.now(),
             heard: clock.now(),
+            asked: clock.now(),
+            is_refused: false,
             look_at: clock.now(),
             send_errors: Kinds::default(),
             unreachable: None,
@@ -185,6 +197,7 @@ impl Network {
             received,
             handled,
             heard,
+            is_refused,
             ..
         } = self;
         let taken = socket.receive(|datagram| {
@@ -198,6 +211,7 @@ impl Network {
             match viewer.handle_datagram(*handled, datagram.bytes, datagram.ecn) {
                 Ok(()) => {
                     *heard = *handled;
+                    *is_refused = false;
                     received.longest = received.longest.max(datagram.bytes.len());
                 }
                 Err(error) => tracing::debug!("datagram refused: {error}"),
@@ -209,6 +223,7 @@ impl Network {
             Err(error) if udp::is_of_a_peer(&error) => {
                 self.received.unreachable += 1;
                 self.unreachable = Some(error.to_string());
+                self.is_refused |= error.kind() == ErrorKind::ConnectionRefused;
                 Ok(())
             }
             Err(error) => Err(error).context("cannot receive"),
@@ -238,6 +253,7 @@ impl Network {
             tracing::warn!(publisher = %self.publisher, "the own address has changed; asking for another session");
             self.session.again_at = Some(now);
         }
+        self.choose(now);
         if self.session.again_at.is_some_and(|at| at <= now) {
             self.begin_again(now)?;
         }
@@ -247,6 +263,31 @@ impl Network {
             tracing::warn!(%publisher, network, "no answer: is `hawser publish` or a relay running there with the same key, and has it room for one more viewer?");
         }
         Ok(())
+    }
+
+    /// Asks for a session at another source, if the controller names one and this one does not answer, or if the
+    /// stream comes from the publisher and a relay has room.
+    fn choose(&mut self, now: Instant) {
+        self.origin.follow(&self.keyring);
+        let publisher = self.publisher;
+        let silence = now.saturating_since(self.heard.max(self.asked));
+        let limit = match (self.session.is_open(), self.is_refused) {
+            (true, false) => QUIET,
+            (true, true) => REFUSED,
+            (false, true) => Duration::ZERO,
+            (false, false) => ATTEMPT,
+        };
+        if silence >= limit && self.origin.has_other(publisher) {
+            tracing::warn!(%publisher, "no answer; asking another source of the track");
+            self.origin.pass_over(publisher);
+            self.keyring.ask_now();
+            self.session.again_at = Some(now);
+        } else if self.session.is_open() && self.origin.has_better(publisher) {
+            tracing::info!(%publisher, "a relay has room; leaving the publisher");
+            self.session.viewer.close(Goodbye::Ended);
+            self.transmit();
+            self.session.again_at = Some(now);
+        }
     }
 
     /// Tells the user if messages arrive and packets of media do not: those are longer.
@@ -300,10 +341,10 @@ impl Network {
     /// one, because the viewer's own address may have changed.
     fn begin_again(&mut self, now: Instant) -> anyhow::Result<()> {
         if !self.session.was_open() {
-            self.publishers.pass_over();
+            self.origin.pass_over(self.publisher);
         }
-        self.publishers.refresh();
-        match self.publishers.connect() {
+        self.origin.refresh();
+        match self.origin.connect() {
             Ok((socket, publisher)) => {
                 self.received.kernel_drops += u64::from(self.socket.drops().unwrap_or_default());
                 self.socket = socket;
@@ -312,6 +353,7 @@ impl Network {
                 let number = self.session.number + 1;
                 let pose = self.viewpoint.reported(now);
                 self.session = Session::new(number, &self.secret, pose, self.viewpoint.encoding())?;
+                (self.asked, self.is_refused) = (now, false);
                 self.report_at = self.report_at.max(now + NO_ANSWER);
             }
             Err(error) => {
@@ -373,6 +415,7 @@ impl Network {
         while let Some(message) = self.session.viewer.poll_transmit(self.clock.now()) {
             if let Err(error) = self.socket.send(self.publisher, Ecn::NotEct, &message) {
                 // Messages are repeated, and reports follow each other.
+                self.is_refused |= error.kind() == ErrorKind::ConnectionRefused;
                 self.received.send_failures += 1;
                 if self.send_errors.is_new(&error) {
                     tracing::warn!(publisher = %self.publisher, "cannot send: {error}; further such errors are counted only");
@@ -414,15 +457,12 @@ mod tests {
         let address = publisher.local_addr().unwrap().to_string();
         let config = Config::new(&address, key);
         let key = Keyring::open(&config.key, TrackRole::Reader).unwrap();
-        let mut publishers = PeerAddresses::parse(&address).unwrap();
-        let connected = publishers.find(|| false).unwrap();
+        let mut origin = Origin::parse(Some(&address)).unwrap();
+        let connected = origin.find(&key.0, || false).unwrap();
         let (to_decoder, _) = decode::work();
         let clock = SteadyClock::start();
         let viewpoint = Viewpoint::open(&config, clock.now(), mpsc::channel().1).unwrap();
-        Network::open(
-            clock, publishers, connected, key, viewpoint, to_decoder, None,
-        )
-        .unwrap()
+        Network::open(clock, origin, connected, key, viewpoint, to_decoder, None).unwrap()
     }
 
     fn publisher() -> std::net::UdpSocket {

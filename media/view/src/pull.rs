@@ -49,6 +49,9 @@ pub const DEFAULT_IN_FLIGHT: usize = 5;
 #[derive(Debug, Clone, clap::Args)]
 #[command(after_help = "Example: hawser fetch publisher.example:14748")]
 pub struct Args {
+    /// The publisher, for example 192.0.2.7:14748
+    #[arg(value_name = "HOST:PORT")]
+    address: String,
     #[command(flatten)]
     common: CommonArgs,
     /// Write the times at which each frame was captured, requested, received and decoded to this
@@ -111,7 +114,7 @@ impl Config {
     fn from_args(args: Args) -> anyhow::Result<Self> {
         Ok(Config {
             duration: args.common.duration()?,
-            address: args.common.address,
+            address: args.address,
             timeline: args.timeline,
             arrivals: args.arrivals,
             save: args.common.save,

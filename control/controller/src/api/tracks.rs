@@ -1,7 +1,7 @@
-use super::extract::{Body, PageQuery, Path};
+use super::extract::{Body, Message, PageQuery, Path};
 use super::filter::{Filtered, OwnerFilter};
 use super::tenants::{Created, Creation};
-use crate::access::{Certified, Operate, Operator, Read, Sight};
+use crate::access::{Certified, Operate, Operator, Peer, Read, Sight};
 use crate::audit::Origin;
 use crate::check;
 use crate::controller::{About, Controller};
@@ -15,12 +15,12 @@ use crate::refusal::{
 };
 use crate::store::{Expect, Revision, Write};
 use crate::view::{Versioned, View};
-use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
+use axum::{Extension, Json};
 use hawser_model::Name;
 use hawser_model::answer::Page;
-use hawser_model::track::{Track, TrackKey, TrackRole};
+use hawser_model::track::{Track, TrackKey, TrackRole, TrackSource, TrackUse};
 use std::sync::Arc;
 
 /// The maximum number of nodes that one request may add, because each takes two writes of a commit.
@@ -247,35 +247,44 @@ pub(super) async fn rekey(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Get the secret of a track that the node may publish, watch or relay
-#[utoipa::path(operation_id = "get_track_secret", get, path = "/v1/nodes/{node}/tracks/{track}", tag = "nodes", params(("node" = Name, Path), ("track" = Name, Path)), security(("certificate" = [])),
-    responses((status = 200, body = TrackKey), CommonErrors, NotFoundError))]
-pub(super) async fn key(
+/// List those who serve a track at present, ordered by node
+#[utoipa::path(operation_id = "list_track_sources", get, path = "/v1/tracks/{track}/sources", tag = "operators", params(("track" = Name, Path)), security(("token" = [])),
+    responses((status = 200, body = Page<TrackSource>), CommonErrors, NotFoundError))]
+pub(super) async fn sources(
+    State(controller): State<Arc<Controller>>,
+    operator: Operator<Read>,
+    Path(name): Path<Name>,
+) -> Result<Json<Page<TrackSource>>, HandlerError> {
+    let track = controller.track_of(&operator, &name)?.value.track;
+    let items = controller.view().sources_of(&track).collect();
+    Ok(Json(Page { items, next: None }))
+}
+
+/// Say what a program of the node does with a track, and get its secret and its sources; sent repeatedly
+///
+/// A publisher or a relay says where it serves the track, and is a source of it until it says nothing any more.
+#[utoipa::path(operation_id = "use_track", post, path = "/v1/nodes/{node}/tracks/{track}", tag = "nodes", params(("node" = Name, Path), ("track" = Name, Path)), security(("certificate" = [])), request_body = TrackUse,
+    responses((status = 200, body = TrackKey), CommonErrors, BodyErrors, NotFoundError))]
+pub(super) async fn use_track(
     State(controller): State<Arc<Controller>>,
     caller: Certified,
+    Extension(peer): Extension<Peer>,
     Path((node, name)): Path<(Name, Name)>,
+    Message(what): Message<TrackUse>,
 ) -> Result<Json<TrackKey>, HandlerError> {
     caller.must_be(&node)?;
-    let view = controller.view();
-    let known = view.tracks.get(&name).map(|record| &record.value);
-    let known = known.filter(|record| record.track.tenant == caller.tenant);
-    // The certificate may have been revoked since it was checked, and the secret replaced.
-    let known = known.filter(|_| view.accepted(&caller.node).is_some());
-    let allowed = known.and_then(|record| Some((record, record.track.role(&node)?)));
-    let Some((record, role)) = allowed else {
-        controller.metrics.refused("no_track");
-        // Nodes do not learn which tracks there are.
-        let what = format!(
-            "there is no track {name} that {node} may publish, watch or relay: \
-             an operator adds it with `hawser ctl track set`"
-        );
-        return Err(Refusal::not_found(what).into());
-    };
+    let (_, role) = controller.usable_track(&caller, &name)?;
+    controller
+        .on_track_use(&caller, &peer, &name, role, what)
+        .await?;
+    let (record, role) = controller.usable_track(&caller, &name)?;
     let Some(secret) = record.secret_for(role) else {
         let what = format!("the stored secret of the track {name} is not one: replace it");
         return Err(Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, what).into());
     };
+    let sources = controller.view().sources_of(&record.track).collect();
     Ok(Json(TrackKey {
+        sources: TrackSource::chosen(sources, &node, what.role),
         track: name,
         role,
         number: record.number,
@@ -321,6 +330,28 @@ impl Controller {
             .get(name)
             .filter(|record| operator.sees(&record.value.track.tenant));
         record.cloned().ok_or_else(|| missing(name))
+    }
+
+    /// Returns a track that the node may publish, watch or relay, and its role.
+    fn usable_track(
+        &self,
+        caller: &Certified,
+        name: &Name,
+    ) -> Result<(TrackRecord, TrackRole), Refusal> {
+        let (view, node) = (self.view(), &caller.node.node);
+        let known = view.tracks.get(name).map(|record| &record.value);
+        let known = known.filter(|record| record.track.tenant == caller.tenant);
+        // The certificate may have been revoked since it was checked, and the secret replaced.
+        let known = known.filter(|_| view.accepted(&caller.node).is_some());
+        let allowed = known.and_then(|record| Some((record.clone(), record.track.role(node)?)));
+        allowed.ok_or_else(|| {
+            self.metrics.refused("no_track");
+            // Nodes do not learn which tracks there are.
+            Refusal::not_found(format!(
+                "there is no track {name} that {node} may publish, watch or relay: \
+                 an operator adds it with `hawser ctl track set`"
+            ))
+        })
     }
 
     /// Rejects access to a track that the operator may not see.

@@ -1,6 +1,7 @@
 //! The keys of the store. Names contain no slash.
 
 use hawser_model::Name;
+use hawser_model::track::TrackRole;
 
 pub(crate) const FORMAT: &str = "format";
 pub(crate) const INCARNATION: &str = "incarnation";
@@ -25,6 +26,8 @@ pub(crate) const NUMBER: &str = "number/";
 pub(crate) const FLOW: &str = "flow/";
 pub(crate) const POLICY: &str = "policy/";
 pub(crate) const TRACK: &str = "track/";
+/// `TRACK/NODE/ROLE`: where a program of the node serves the track.
+pub(crate) const SOURCE: &str = "source/";
 pub(crate) const TOKEN: &str = "token/";
 pub(crate) const TOKEN_USE: &str = "token_use/";
 pub(crate) const EVENT: &str = "event/";
@@ -51,6 +54,20 @@ pub(crate) fn used(kind: &str, name: &Name) -> String {
 /// Returns the key of the offset of a client's inner addresses within each prefix.
 pub(crate) fn inner(number: u64) -> String {
     format!("{INNER}{number:020}")
+}
+
+/// Returns the key of a source of a track.
+pub(crate) fn source(track: &Name, node: &Name, role: TrackRole) -> String {
+    format!("{SOURCE}{track}/{node}/{role}")
+}
+
+/// Returns the track, the node and its role in the rest of the key of a source.
+pub(crate) fn split_source(rest: &str) -> Option<(Name, (Name, TrackRole))> {
+    let (track, rest) = rest.split_once('/')?;
+    let (node, role) = rest.split_once('/')?;
+    let mut roles = [TrackRole::Writer, TrackRole::Relay].into_iter();
+    let role = roles.find(|known| known.to_string() == role)?;
+    Some((track.parse().ok()?, (node.parse().ok()?, role)))
 }
 
 /// Returns the key of the discovered paths between two nodes.

@@ -92,6 +92,7 @@ impl View {
             key::USED => Ok(self.apply_used(key.clone(), value.is_some().then_some(revision))),
             key::NUMBER => self.apply_number(rest, bytes, revision),
             key::PATHS => self.apply_paths(rest, bytes, revision),
+            key::SOURCE => self.apply_source(rest, bytes, revision),
             _ => match rest.parse::<Name>() {
                 Ok(name) => self.apply_named(kind, name, bytes, revision),
                 Err(_) => Ok(Touched::Nothing),
@@ -127,6 +128,7 @@ impl View {
             key::TUNNEL,
             key::TUNNEL_CLIENT,
             key::KEYS,
+            key::SOURCE,
         ];
         if ends.iter().any(|kind| key.starts_with(kind)) {
             self.complete = self.complete.max(revision);
@@ -327,6 +329,18 @@ impl View {
             self.with_node(node.clone(), set, |_| Touched::Nothing);
         }
         Ok(Touched::Paths(pair))
+    }
+
+    fn apply_source(&mut self, rest: &str, value: Option<&[u8]>, revision: Revision) -> Applied {
+        if let Some((track, source)) = key::split_source(rest) {
+            let record = at(value, revision)?;
+            let sources = self.sources.entry(track.clone()).or_default();
+            set(sources, &source, record);
+            if sources.is_empty() {
+                self.sources.remove(&track);
+            }
+        }
+        Ok(Touched::Nothing)
     }
 
     fn apply_inner(&mut self, rest: &str, value: Option<&[u8]>) -> Applied {

@@ -1,14 +1,35 @@
 //! Tracks, and who gets their secrets.
 
-use crate::rig::{Answer, Caller, Identity, Rig};
+use crate::rig::{Answer, Caller, Identity, Rig, config};
 use axum::http::StatusCode;
+use hawser_controller::Config;
 use serde_json::{Value, json};
 
 impl Rig {
     /// Asks for the secret of the track `stage`.
     async fn key(&self, node: &Identity) -> Answer {
+        self.uses(node, json!({ "role": "reader" })).await
+    }
+
+    /// Says what a program of a node does with the track `stage`.
+    async fn uses(&self, node: &Identity, what: Value) -> Answer {
         let path = format!("/v1/nodes/{}/tracks/stage", node.name);
-        self.call(Caller::Node(node), "GET", &path, None).await
+        self.call(Caller::Node(node), "POST", &path, Some(what))
+            .await
+    }
+
+    /// Says that a program of a node serves the track `stage`.
+    async fn announces(&self, node: &Identity, role: &str, address: &str, viewers: u32) -> Answer {
+        let serves = json!({ "address": address, "viewers": viewers, "max_viewers": 10 });
+        self.uses(node, json!({ "role": role, "serves": serves }))
+            .await
+    }
+
+    /// Returns who serves the track `stage`, as operators see it.
+    async fn sources(&self) -> Vec<(String, String)> {
+        let answer = self.get("/v1/tracks/stage/sources").await;
+        assert_eq!(answer.status, StatusCode::OK, "{}", answer.body);
+        places(&answer.body["items"])
     }
 
     /// Returns the number of the secret and the secret, which the node must get.
@@ -27,6 +48,20 @@ impl Rig {
 
 fn track(writers: &[&str], readers: &[&str]) -> Value {
     json!({ "name": "stage", "tenant": "acme", "writers": writers, "readers": readers })
+}
+
+/// Returns the node and the address of each source.
+fn places(sources: &Value) -> Vec<(String, String)> {
+    let text = |source: &Value, key: &str| source[key].as_str().unwrap().to_owned();
+    let sources = sources.as_array().unwrap().iter();
+    sources
+        .map(|source| (text(source, "node"), text(source, "address")))
+        .collect()
+}
+
+fn is(found: &[(String, String)], expected: &[(&str, &str)]) -> bool {
+    let found = found.iter().map(|(node, at)| (node.as_str(), at.as_str()));
+    found.eq(expected.iter().copied())
 }
 
 /// Starts with the nodes car, desk and wall, and a track that car writes and desk reads.
@@ -52,11 +87,12 @@ async fn writers_and_readers_get_the_secret_and_nobody_else() {
     rig.key(&wall).await.is_problem(404);
     // Not by another node's path, nor by an operator, nor anonymously.
     let path = "/v1/nodes/desk/tracks/stage";
-    rig.call(Caller::Node(&wall), "GET", path, None)
+    let what = json!({ "role": "reader" });
+    rig.call(Caller::Node(&wall), "POST", path, Some(what.clone()))
         .await
         .is_problem(403);
-    rig.get(path).await.is_problem(401);
-    rig.call(Caller::Anonymous, "GET", path, None)
+    rig.post(path, what.clone()).await.is_problem(401);
+    rig.call(Caller::Anonymous, "POST", path, Some(what))
         .await
         .is_problem(401);
 }
@@ -194,4 +230,102 @@ async fn a_track_that_makes_no_sense_is_refused() {
     assert!(new.body["detail"].as_str().unwrap().contains("at most 40"));
     let elsewhere = json!({ "name": "stage", "tenant": "other", "writers": ["car"] });
     rig.put("/v1/tracks/stage", elsewhere).await.is_problem(422);
+}
+
+/// Starts with a track that car writes, wall relays and desk reads.
+async fn with_relay(config: impl FnOnce(&mut Config)) -> (Rig, [Identity; 3]) {
+    let rig = Rig::with(config).await;
+    rig.tenant("acme").await;
+    let nodes = [
+        rig.enrol("car").await,
+        rig.enrol("desk").await,
+        rig.enrol("wall").await,
+    ];
+    let mut track = track(&["car"], &["desk"]);
+    track["relays"] = json!(["wall"]);
+    let answer = rig.post("/v1/tracks", track).await;
+    assert_eq!(answer.status, StatusCode::CREATED, "{}", answer.body);
+    (rig, nodes)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn viewers_and_relays_learn_who_serves_the_track() {
+    let (rig, [car, desk, wall]) = with_relay(|_| {}).await;
+    assert_eq!(rig.sources().await, []);
+    // Requests of the tests come from this address.
+    let publisher = ("car", "192.0.2.1:14748");
+    let relay = ("wall", "198.51.100.7:14755");
+    let own = rig.announces(&car, "writer", "[::]:14748", 0).await;
+    assert_eq!(own.body["sources"], json!([]));
+    let of_relay = rig.announces(&wall, "relay", relay.1, 3).await;
+    assert!(is(&places(&of_relay.body["sources"]), &[publisher]));
+    let of_viewer = rig.key(&desk).await;
+    assert!(is(&places(&of_viewer.body["sources"]), &[relay, publisher]));
+    assert!(is(&rig.sources().await, &[publisher, relay]));
+    // A relay that is full comes last.
+    rig.announces(&wall, "relay", relay.1, 10).await;
+    let of_viewer = rig.key(&desk).await;
+    assert!(is(&places(&of_viewer.body["sources"]), &[publisher, relay]));
+    // One that has lost the stream says so.
+    rig.uses(&wall, json!({ "role": "relay" })).await;
+    assert!(is(&rig.sources().await, &[publisher]));
+    // Those who may no longer serve the track are not named, whatever they have said.
+    rig.announces(&wall, "relay", relay.1, 0).await;
+    rig.change_track(&["car"], &["desk"]).await;
+    assert!(is(&rig.sources().await, &[publisher]));
+    rig.announces(&wall, "relay", relay.1, 0)
+        .await
+        .is_problem(404);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_writers_and_relays_serve_a_track_and_at_an_address() {
+    let (rig, [car, desk, wall]) = with_relay(|_| {}).await;
+    let address = "192.0.2.7:14748";
+    for (node, role) in [
+        (&desk, "writer"),
+        (&desk, "relay"),
+        (&desk, "reader"),
+        (&wall, "writer"),
+        (&car, "reader"),
+    ] {
+        rig.announces(node, role, address, 0).await.is_problem(403);
+    }
+    for wrong in ["192.0.2.7", "relay.example:1", "224.0.0.1:1", "192.0.2.7:0"] {
+        rig.announces(&car, "writer", wrong, 0)
+            .await
+            .is_problem(422);
+    }
+    assert_eq!(rig.sources().await, []);
+    // A writer may relay its track, too.
+    rig.announces(&car, "writer", address, 0).await;
+    rig.announces(&car, "relay", "192.0.2.7:14755", 0).await;
+    let both = [("car", address), ("car", "192.0.2.7:14755")];
+    assert!(is(&rig.sources().await, &both));
+    // Operators of other tenants see nothing.
+    rig.tenant("other").await;
+    let token = json!({ "name": "theirs", "scope": "read", "tenant": "other" });
+    let token = rig.post("/v1/tokens", token).await;
+    let theirs = Caller::Operator(token.body["secret"].as_str().unwrap());
+    rig.call(theirs, "GET", "/v1/tracks/stage/sources", None)
+        .await
+        .is_problem(404);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_that_says_nothing_any_more_serves_nothing() {
+    let (rig, [car, ..]) = with_relay(|config| {
+        config.nodes.report_every_ms = 100;
+        config.nodes.lease_s = 5;
+    })
+    .await;
+    rig.announces(&car, "writer", "192.0.2.7:14748", 0).await;
+    assert_eq!(rig.sources().await.len(), 1);
+    rig.until(async || rig.sources().await.is_empty()).await;
+    rig.announces(&car, "writer", "192.0.2.7:14748", 0).await;
+    assert_eq!(rig.sources().await.len(), 1);
+    // Nor does a restart keep it, because it may end meanwhile.
+    let directory = rig.stop().await;
+    let rig = Rig::start(config(&directory), directory).await;
+    assert_eq!(rig.sources().await, []);
 }

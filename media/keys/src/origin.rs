@@ -1,0 +1,133 @@
+//! Where a viewer or a relay gets a broadcast.
+
+use crate::Keyring;
+use crate::sources::Sources;
+use anyhow::Context;
+use hawser_io::clock;
+use hawser_io::failures::{Change, Failures};
+use hawser_io::peer::{PeerAddresses, connected_to};
+use hawser_io::udp::UdpSocket;
+use std::net::SocketAddr;
+use std::thread;
+use std::time::Duration;
+
+/// The longest time between two looks at whether to stop, and the pause between two attempts to find a source.
+const STOP_POLL: Duration = Duration::from_millis(50);
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// The other end of a stream: at an address that somebody has named, or where the controller says.
+#[derive(Debug)]
+pub struct Origin(Kind);
+
+#[derive(Debug)]
+enum Kind {
+    Named(PeerAddresses),
+    Track(Sources),
+}
+
+impl Origin {
+    /// Takes host and port, or nothing if the controller says where.
+    ///
+    /// # Errors
+    /// If the name is not `HOST:PORT`.
+    pub fn parse(name: Option<&str>) -> anyhow::Result<Self> {
+        let named = name.map(PeerAddresses::parse).transpose()?;
+        let kind = named.map_or_else(|| Kind::Track(Sources::default()), Kind::Named);
+        Ok(Origin(kind))
+    }
+
+    /// Opens a socket to the first address to which there is a route. Waits until there is one. Returns `None` if
+    /// `is_over` before.
+    pub fn find(
+        &mut self,
+        keyring: &Keyring,
+        is_over: impl Fn() -> bool,
+    ) -> Option<(UdpSocket, SocketAddr)> {
+        if let Kind::Named(addresses) = &mut self.0 {
+            return addresses.find(is_over);
+        }
+        let mut failures = Failures::default();
+        while !is_over() {
+            self.follow(keyring);
+            let failed = match self.connect() {
+                Ok(found) => return Some(found),
+                Err(failed) => failed,
+            };
+            if let Some(Change::Failed(failed)) = failures.record(Err::<(), _>(failed)) {
+                tracing::warn!("{failed:#}; trying again until it works");
+            }
+            keyring.ask_now();
+            let until = clock::monotonic() + PAUSE;
+            while clock::monotonic() < until && !is_over() {
+                thread::sleep(STOP_POLL);
+                if self.follow(keyring) {
+                    break;
+                }
+            }
+        }
+        None
+    }
+
+    /// Takes what the controller says. Returns whether it is news.
+    pub fn follow(&mut self, keyring: &Keyring) -> bool {
+        let Kind::Track(sources) = &mut self.0 else {
+            return false;
+        };
+        let news = keyring.poll_sources();
+        let is_news = news.is_some();
+        news.into_iter().for_each(|list| sources.replace(list));
+        is_news
+    }
+
+    /// Tries another address next, if there are several, because this one does not answer.
+    pub fn pass_over(&mut self, address: SocketAddr) {
+        match &mut self.0 {
+            Kind::Named(addresses) => addresses.pass_over(),
+            Kind::Track(sources) => sources.fail(clock::monotonic(), address),
+        }
+    }
+
+    /// Looks for other addresses of a host that somebody has named.
+    pub fn refresh(&mut self) {
+        if let Kind::Named(addresses) = &mut self.0 {
+            addresses.refresh();
+        }
+    }
+
+    /// Opens a socket to the next address to which there is a route.
+    ///
+    /// # Errors
+    /// If there is no route, or no address is known.
+    pub fn connect(&mut self) -> anyhow::Result<(UdpSocket, SocketAddr)> {
+        let sources = match &mut self.0 {
+            Kind::Named(addresses) => return addresses.connect(),
+            Kind::Track(sources) => sources,
+        };
+        let now = clock::monotonic();
+        let next = sources.next(now);
+        let next = next.context("the controller knows nobody who serves the track at present")?;
+        match connected_to(next) {
+            Ok(socket) => Ok((socket, next)),
+            Err(error) => {
+                sources.fail(now, next);
+                Err(error)
+            }
+        }
+    }
+
+    /// Returns whether the controller names another source than this one, which has not failed lately.
+    pub fn has_other(&self, current: SocketAddr) -> bool {
+        match &self.0 {
+            Kind::Named(_) => false,
+            Kind::Track(sources) => sources.has_other(clock::monotonic(), current),
+        }
+    }
+
+    /// Returns whether a viewer that has the stream from this address should rather get it from a relay.
+    pub fn has_better(&self, current: SocketAddr) -> bool {
+        match &self.0 {
+            Kind::Named(_) => false,
+            Kind::Track(sources) => sources.has_better(clock::monotonic(), current),
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! The choice among those who serve a track.
+
+use hawser_model::track::{TrackRole, TrackSource};
+use hawser_units::Instant;
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// The time for which others are tried before a source that did not answer.
+const AGAIN: Duration = Duration::from_secs(3);
+
+/// The time after which a source that did not answer is preferred again, and a stream that arrives is left for it.
+/// The controller still names one that is dead for some time.
+const TRUSTED: Duration = Duration::from_secs(30);
+
+/// The sources of a track as the controller orders them, and which of them did not answer.
+#[derive(Debug, Default)]
+pub(crate) struct Sources {
+    list: Vec<TrackSource>,
+    failed: BTreeMap<SocketAddr, Instant>,
+}
+
+impl Sources {
+    /// Takes another list, the best first.
+    pub(crate) fn replace(&mut self, list: Vec<TrackSource>) {
+        let is_listed = |address: &SocketAddr| list.iter().any(|of| of.serving.address == *address);
+        self.failed.retain(|address, _| is_listed(address));
+        self.list = list;
+    }
+
+    /// Records that a source does not answer.
+    pub(crate) fn fail(&mut self, now: Instant, address: SocketAddr) {
+        self.failed.insert(address, now);
+    }
+
+    /// Returns the address to try next: the first that has not failed lately, or that which failed first.
+    pub(crate) fn next(&self, now: Instant) -> Option<SocketAddr> {
+        let addresses = self.list.iter().map(|of| of.serving.address);
+        addresses.min_by_key(|address| {
+            let failed = |lately| self.has_failed(now, address, lately);
+            let order = failed(AGAIN).then(|| self.failed.get(address));
+            (order, failed(TRUSTED))
+        })
+    }
+
+    /// Returns whether there is another source than this one that has not failed lately.
+    pub(crate) fn has_other(&self, now: Instant, current: SocketAddr) -> bool {
+        let mut others = self.list.iter().map(|of| of.serving.address);
+        others.any(|address| address != current && !self.has_failed(now, &address, AGAIN))
+    }
+
+    /// Returns whether viewers who get the stream from this address should rather go to a relay, because they have
+    /// it from the publisher and a relay has room.
+    pub(crate) fn has_better(&self, now: Instant, current: SocketAddr) -> bool {
+        let current = (self.list.iter()).find(|of| of.serving.address == current);
+        let is_publisher = current.is_some_and(|of| of.role == TrackRole::Writer);
+        let is_better = |of: &TrackSource| {
+            let address = &of.serving.address;
+            of.role == TrackRole::Relay
+                && of.serving.has_room()
+                && !self.has_failed(now, address, TRUSTED)
+        };
+        is_publisher && self.list.first().is_some_and(is_better)
+    }
+
+    fn has_failed(&self, now: Instant, address: &SocketAddr, lately: Duration) -> bool {
+        let failed = self.failed.get(address);
+        failed.is_some_and(|at| now.saturating_since(*at) < lately)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hawser_model::track::Serving;
+
+    fn address(host: u8) -> SocketAddr {
+        ([192, 0, 2, host], 14748).into()
+    }
+
+    fn source(host: u8, role: TrackRole, viewers: u32) -> TrackSource {
+        TrackSource {
+            node: format!("n{host}").parse().unwrap(),
+            role,
+            serving: Serving {
+                address: address(host),
+                viewers,
+                max_viewers: 10,
+            },
+        }
+    }
+
+    /// Two relays and the publisher.
+    fn sources() -> Sources {
+        let mut sources = Sources::default();
+        let relays = [1, 2].map(|host| source(host, TrackRole::Relay, 0));
+        sources.replace([&relays[..], &[source(3, TrackRole::Writer, 0)]].concat());
+        sources
+    }
+
+    #[test]
+    fn one_that_does_not_answer_is_tried_after_the_others() {
+        let (mut sources, now) = (sources(), Instant::ZERO);
+        for host in 1..=3 {
+            assert_eq!(sources.next(now), Some(address(host)));
+            assert_eq!(sources.has_other(now, address(host)), host < 3);
+            sources.fail(now + Duration::from_millis(host.into()), address(host));
+        }
+        let later = now + Duration::from_millis(9);
+        assert_eq!(sources.next(later), Some(address(1)), "it failed first");
+        sources.fail(later, address(1));
+        assert_eq!(sources.next(later), Some(address(2)));
+        assert!(!sources.has_other(later, address(2)));
+        assert!(sources.has_other(later + AGAIN, address(2)));
+        let mut one = self::sources();
+        one.fail(now, address(1));
+        assert_eq!(one.next(now + AGAIN), Some(address(2)));
+        assert_eq!(one.next(now + TRUSTED), Some(address(1)));
+    }
+
+    #[test]
+    fn a_viewer_of_the_publisher_goes_to_a_relay_with_room() {
+        let (mut sources, now) = (sources(), Instant::ZERO);
+        assert!(sources.has_better(now, address(3)));
+        assert!(!sources.has_better(now, address(2)), "it is a relay");
+        assert!(
+            !sources.has_better(now, address(9)),
+            "it is no longer listed"
+        );
+        sources.fail(now, address(1));
+        assert!(!sources.has_better(now + AGAIN, address(3)));
+        assert!(sources.has_better(now + TRUSTED, address(3)));
+        let publisher = source(3, TrackRole::Writer, 0);
+        sources.replace(vec![publisher, source(1, TrackRole::Relay, 10)]);
+        assert!(!sources.has_better(now + TRUSTED, address(3)), "it is full");
+    }
+
+    #[test]
+    fn the_failures_of_those_who_are_no_longer_listed_are_forgotten() {
+        let (mut sources, now) = (sources(), Instant::ZERO);
+        sources.fail(now, address(1));
+        sources.replace(vec![source(3, TrackRole::Writer, 0)]);
+        sources.replace(vec![source(1, TrackRole::Relay, 0)]);
+        assert_eq!(
+            (sources.next(now), sources.failed.len()),
+            (Some(address(1)), 0)
+        );
+        sources.replace(Vec::new());
+        assert_eq!(sources.next(now), None);
+    }
+}
