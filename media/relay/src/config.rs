@@ -43,6 +43,8 @@ pub struct BroadcastConfig {
     pub upstream: Upstream,
     /// The address for viewers.
     pub listen: SocketAddr,
+    /// The address at which viewers reach it, if it is another one.
+    pub announce: Option<SocketAddr>,
     /// The source of the secret for relays.
     pub key: KeySource,
     /// The maximum number of viewers.
@@ -62,6 +64,8 @@ pub struct BroadcastConfig {
 pub enum Upstream {
     /// Host and port of the publisher, or of the relay before this one.
     Peer(String),
+    /// Who the controller says.
+    Track,
     /// Media over QUIC.
     Moq(FromMoq),
 }
@@ -125,11 +129,15 @@ struct Controlled {
 struct FileBroadcast {
     /// The name in status, metrics and log.
     name: Spanned<String>,
-    /// Host and port of the publisher, or of another relay. A name is looked up for each session.
+    /// Host and port of the publisher, or of another relay. A name is looked up for each session. Not needed with
+    /// `track`: the controller says where.
     upstream: Option<Spanned<String>>,
     from_moq: Option<Spanned<from_moq::Table>>,
     /// The address and port for viewers: one of this machine, not 0.0.0.0.
     listen: Spanned<SocketAddr>,
+    /// The address and port at which viewers and relays reach `listen`, for the controller to tell them, if that
+    /// is another one, as behind NAT. Needs `track`.
+    announce: Option<Spanned<SocketAddr>>,
     /// The file that `hawser keygen --relay-of` made.
     key: Option<PathBuf>,
     /// Instead of `key`: a track of the controller that this node may relay, or watch.
@@ -311,7 +319,13 @@ impl FileBroadcast {
         controlled: Option<&Controlled>,
     ) -> Result<BroadcastConfig, ConfigError> {
         let key = self.key(source, controlled)?;
+        let is_controlled = matches!(key, KeySource::Controller(_));
+        if let Some(announce) = self.announce.as_ref().filter(|_| !is_controlled) {
+            let message = "an address is announced to a controller: track is missing";
+            return Err(source.wrong(announce, message));
+        }
         let upstream = match (self.upstream, self.from_moq) {
+            (None, None) if is_controlled => Upstream::Track,
             (Some(upstream), None) => Upstream::Peer(upstream.into_inner()),
             (None, Some(from)) => {
                 let from = from_moq::Table::parsed(from, self.name.get_ref(), source)?;
@@ -322,7 +336,7 @@ impl FileBroadcast {
                 return Err(source.wrong(&upstream, message));
             }
             (None, None) => {
-                let message = "upstream (\"HOST:PORT\") or [broadcast.from_moq] is missing";
+                let message = "upstream (\"HOST:PORT\"), track or [broadcast.from_moq] is missing";
                 return Err(source.wrong(&self.name, message));
             }
         };
@@ -355,6 +369,7 @@ impl FileBroadcast {
             name: self.name.into_inner(),
             upstream,
             listen: self.listen.into_inner(),
+            announce: self.announce.map(Spanned::into_inner),
             key,
             viewers: self.viewers.into_inner(),
             report_interval_ms: interval,
@@ -484,6 +499,15 @@ mod tests {
             panic!("{config:?}");
         };
         assert_eq!(track_of.node, Path::new("/etc/hawser/pop"));
+        let upstream = "upstream = \"publisher.example:14748\"";
+        let short = track.replace(upstream, "announce = \"198.51.100.9:14750\"");
+        let short = &parse(&format!("{controller}\n{short}")).unwrap().broadcasts[0];
+        assert_eq!(short.upstream, Upstream::Track);
+        assert_eq!(short.announce, Some(([198, 51, 100, 9], 14750).into()));
+        let nowhere = parse(&BROADCAST.replace(upstream, "")).unwrap_err();
+        assert!(nowhere.contains("is missing"), "{nowhere}");
+        let to_nobody = parse(&format!("{BROADCAST}announce = \"198.51.100.9:14750\""));
+        assert!(to_nobody.unwrap_err().contains("track is missing"));
         assert!(
             parse(&track)
                 .unwrap_err()

@@ -11,14 +11,14 @@ use hawser_congestion::{Bounds, TrainControl};
 use hawser_io::clock;
 use hawser_io::failures::{Change, Failures};
 use hawser_io::json_file::StatusFile;
-use hawser_io::peer::PeerAddresses;
 use hawser_io::udp::{self, UdpSocket};
-use hawser_keys::{Keyring, TrackRole};
+use hawser_keys::{Keyring, Origin, Serving, TrackRole};
 use hawser_objects::{AccessSecret, EndReason, HostStats, MakeControl, Seed, UpstreamEnd};
 use hawser_packets::media::DEFAULT_DATAGRAM;
 use hawser_packets::session::Goodbye;
 use hawser_units::{Bitrate, Ecn, Instant};
 use parking_lot::Mutex;
+use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -34,6 +34,13 @@ const STATUS_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The pause before another session upstream is requested.
 const PAUSE: Duration = Duration::from_millis(500);
+
+/// The time without a datagram of the publisher after which another source is asked, the time if the network says
+/// that nobody receives there, and the time in which a source answers the request for a session. The publisher
+/// answers each report, of which there is one in a second.
+const QUIET: Duration = Duration::from_millis(1500);
+const NOT_THERE: Duration = Duration::from_millis(300);
+const ATTEMPT: Duration = Duration::from_secs(1);
 
 /// The time in which most names are resolved.
 const RESOLUTION: Duration = Duration::from_millis(50);
@@ -58,12 +65,14 @@ pub struct Server<F> {
 /// A broadcast with its sockets.
 struct Relay {
     name: String,
-    /// The addresses of the publisher, or of the relay before this one.
-    addresses: PeerAddresses,
+    /// The publisher, or the relay before this one.
+    origin: Origin,
     /// `None` while there is no route to any of them.
     link: Option<Link>,
     failures: Failures,
     listen: SocketAddr,
+    /// The address that others are told, and the maximum number of viewers.
+    announced: (SocketAddr, usize),
     viewers: UdpSocket,
     broadcast: Broadcast,
     keyring: Keyring,
@@ -72,6 +81,10 @@ struct Relay {
     /// The arrival of the newest datagram of the publisher.
     newest: Instant,
     ask_again_at: Option<Instant>,
+    /// The beginning of the newest request for a session.
+    asked: Instant,
+    /// Whether the network has said since then, or since the newest datagram, that nobody receives at the address.
+    is_not_there: bool,
     /// Whether the log has a line that there is no session with the publisher.
     is_missed: bool,
     moq: Option<Moq>,
@@ -183,6 +196,7 @@ impl<F: Forwarder> Server<F> {
         for index in 0..self.relays.len() {
             self.take_secret(index)?;
             self.take_upstream(index)?;
+            self.relays[index].choose(clock::monotonic());
             self.take_viewers(index)?;
             let relay = &mut self.relays[index];
             let now = clock::monotonic();
@@ -199,6 +213,7 @@ impl<F: Forwarder> Server<F> {
             self.next_renewal = now + RENEWAL;
             self.forwarder.renew(now);
             for relay in &mut self.relays {
+                relay.announce();
                 if let Some(moq) = &mut relay.moq {
                     moq.announce(&relay.broadcast);
                 }
@@ -252,7 +267,10 @@ impl<F: Forwarder> Server<F> {
             let arrived = clock::monotonic() - datagram.age;
             datagrams.push((arrived, datagram.ecn, datagram.bytes.to_vec()));
         });
+        let is_refused = |error: &io::Error| error.kind() == ErrorKind::ConnectionRefused;
+        let is_not_there = received.as_ref().is_err_and(is_refused);
         udp::unless_of_a_peer(received).context("cannot receive from the publisher")?;
+        relay.is_not_there = is_not_there || relay.is_not_there && datagrams.is_empty();
         self.take_begun(index);
         let relay = &mut self.relays[index];
         for (arrived, ecn, datagram) in datagrams {
@@ -334,8 +352,10 @@ impl<F: Forwarder> Server<F> {
                             "no session with the publisher; requesting one until it is open"
                         );
                     }
-                    if !matches!(reason, UpstreamEnd::Session(EndReason::Left(_))) {
-                        relay.addresses.pass_over();
+                    if !matches!(reason, UpstreamEnd::Session(EndReason::Left(_)))
+                        && let Some(link) = &relay.link
+                    {
+                        relay.origin.pass_over(link.publisher);
                     }
                     relay.ask_again_at = Some(now + PAUSE);
                     relay.keyring.ask_now();
@@ -389,12 +409,13 @@ impl Relay {
         let access = AccessSecret::new(*secret);
         let ingest = MoqIngest::open(of, access.clone(), random()?, Seed::new(random()?))?;
         let upstream = match (&of.upstream, &ingest) {
-            (Upstream::Peer(upstream), _) => upstream.clone(),
-            (Upstream::Moq(_), Some(ingest)) => ingest.address().to_string(),
+            (Upstream::Peer(upstream), _) => Some(upstream.clone()),
+            (Upstream::Track, _) => None,
+            (Upstream::Moq(_), Some(ingest)) => Some(ingest.address().to_string()),
             (Upstream::Moq(_), None) => bail!("this program was built without MoQ"),
         };
-        let mut addresses = PeerAddresses::parse(&upstream)?;
-        addresses.refresh();
+        let mut origin = Origin::parse(upstream.as_deref())?;
+        origin.refresh();
         let viewers = UdpSocket::bind(of.listen)
             .with_context(|| format!("cannot listen on {} (UDP)", of.listen))?;
         let settings = Settings {
@@ -411,16 +432,19 @@ impl Relay {
         };
         Ok(Relay {
             name: of.name.clone(),
-            addresses,
+            origin,
             link: None,
             failures: Failures::default(),
             listen: of.listen,
+            announced: (of.announce.unwrap_or(of.listen), of.viewers),
             viewers,
             broadcast: Broadcast::new(settings, make_control(config), random()?),
             keyring,
             is_refused: false,
             newest: Instant::ZERO,
             ask_again_at: Some(clock::monotonic() + RESOLUTION),
+            asked: Instant::ZERO,
+            is_not_there: false,
             is_missed: false,
             moq: Moq::open(of)?,
             ingest,
@@ -431,13 +455,18 @@ impl Relay {
     /// Requests another session upstream: from a new socket, because the own address may have changed, and
     /// at the current address of the publisher's name.
     fn ask_again(&mut self, now: Instant) -> Result<()> {
-        self.addresses.refresh();
-        let connected = self.addresses.connect().map(|(socket, publisher)| {
+        self.origin.refresh();
+        self.origin.follow(&self.keyring);
+        let connected = self.origin.connect().map(|(socket, publisher)| {
             self.link = Some(Link { socket, publisher });
         });
+        (self.asked, self.is_not_there) = (now, false);
         match connected {
             Ok(()) => self.broadcast.ask_again(random()?),
-            Err(_) => self.ask_again_at = Some(now + PAUSE),
+            Err(_) => {
+                self.ask_again_at = Some(now + PAUSE);
+                self.keyring.ask_now();
+            }
         }
         match self.failures.record(connected) {
             Some(Change::Failed(error)) => {
@@ -452,6 +481,44 @@ impl Relay {
             None => {}
         }
         Ok(())
+    }
+
+    /// Requests a session with another source, if the controller names one and this one does not answer.
+    fn choose(&mut self, now: Instant) {
+        self.origin.follow(&self.keyring);
+        let Some(link) = self.link.as_ref().filter(|_| !self.is_refused) else {
+            return;
+        };
+        let silence = now.saturating_since(self.newest.max(self.asked));
+        let limit = match (self.broadcast.is_open(), self.is_not_there) {
+            (true, false) => QUIET,
+            (true, true) => NOT_THERE,
+            (false, true) => Duration::ZERO,
+            (false, false) => ATTEMPT,
+        };
+        if silence >= limit && self.origin.has_other(link.publisher) {
+            let publisher = link.publisher;
+            tracing::warn!(
+                broadcast = self.name,
+                %publisher,
+                "no answer; asking another source of the track"
+            );
+            self.origin.pass_over(publisher);
+            self.keyring.ask_now();
+            self.ask_again_at = Some(now);
+        }
+    }
+
+    /// Tells the controller, if there is one, whether the broadcast is served, and to how many.
+    fn announce(&self) {
+        let (address, max_viewers) = self.announced;
+        let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
+        let is_served = self.broadcast.is_open() && !self.is_refused;
+        self.keyring.serve(is_served.then(|| Serving {
+            address,
+            viewers: count(self.broadcast.subscribers().count()),
+            max_viewers: count(max_viewers),
+        }));
     }
 
     fn status(&self, index: BroadcastIndex, forwarder: &impl Forwarder) -> BroadcastStatus {
@@ -506,6 +573,8 @@ impl Relay {
                 Err(error) => {
                     // Messages are repeated, and viewers report lost packets.
                     self.stats.send_failures += 1;
+                    self.is_not_there |=
+                        outgoing.to.is_none() && error.kind() == ErrorKind::ConnectionRefused;
                     tracing::debug!(broadcast = self.name, to = ?outgoing.to, "cannot send: {error}");
                 }
             }

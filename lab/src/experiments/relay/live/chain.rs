@@ -97,6 +97,7 @@ impl Chain {
         let broadcast = BroadcastConfig {
             name: "live".to_owned(),
             upstream: Upstream::Peer(upstream.to_string()),
+            announce: None,
             listen,
             key: key.to_owned().into(),
             viewers: hawser_fanout::MAX_SLOTS,
