@@ -4,3 +4,4 @@ mod control_scale;
 mod guide;
 #[path = "../support/mod.rs"]
 mod support;
+mod tracks;

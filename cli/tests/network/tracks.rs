@@ -1,0 +1,256 @@
+//! A track whose publisher, relay and viewer know only its name and the controller.
+
+use hawser_testbed::logs::{last_log_lines, redirect};
+use hawser_testbed::netns::Namespace;
+use hawser_testbed::process::Process;
+use serde_json::Value;
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+use std::thread;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// The maximum time to wait for a condition.
+const TIMEOUT: Duration = Duration::from_secs(30);
+
+const URL: &str = "https://192.0.2.10:14750";
+
+/// The machines and the last byte of the address of each in 192.0.2.0/24.
+const MACHINES: [(&str, u8); 4] = [("control", 10), ("car", 1), ("pop", 2), ("desk", 3)];
+
+/// Machines at a switch, and the folder in which all programs run.
+struct Machines {
+    switch: Namespace,
+    machines: Vec<Namespace>,
+    folder: TempDir,
+}
+
+impl Machines {
+    fn new() -> Self {
+        let namespace =
+            |role: &str| Namespace::create(format!("hawser-track-{role}-{}", std::process::id()));
+        let switch = namespace("switch").unwrap();
+        switch
+            .ip("link add name br0 type bridge\nlink set br0 up")
+            .unwrap();
+        let machines = MACHINES.map(|(name, host)| {
+            let machine = namespace(name).unwrap();
+            machine
+                .ip(&format!(
+                    "link add name eth0 type veth peer name to-{name} netns {}\n\
+                     addr add 192.0.2.{host}/24 dev eth0\nlink set eth0 up\nlink set lo up",
+                    switch.name()
+                ))
+                .unwrap();
+            switch
+                .ip(&format!(
+                    "link set to-{name} master br0\nlink set to-{name} up"
+                ))
+                .unwrap();
+            machine
+        });
+        Machines {
+            switch,
+            machines: machines.into(),
+            folder: tempfile::tempdir().unwrap(),
+        }
+    }
+
+    fn machine(&self, name: &str) -> &Namespace {
+        let place = MACHINES.iter().position(|(known, _)| *known == name);
+        &self.machines[place.unwrap()]
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        fs::write(self.path(name), text).unwrap();
+    }
+
+    fn hawser(&self, line: &str) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_hawser"));
+        command
+            .args(line.split_whitespace())
+            .current_dir(self.folder.path())
+            .env("HAWSER_CTL_CONFIG", self.path("ctl.toml"));
+        command
+    }
+
+    /// Starts a program on a machine, with its log in a file of the program's name.
+    fn start(&self, machine: &str, line: &str) -> Process {
+        let mut command = self.hawser(line);
+        let (name, _) = line.split_once(' ').unwrap();
+        redirect(&mut command, &self.path(&format!("{name}.log"))).unwrap();
+        Process::spawn(self.machine(machine), command).unwrap()
+    }
+
+    /// Runs a program on a machine.
+    fn run(&self, machine: &str, line: &str) -> Output {
+        let mut command = self.hawser(line);
+        self.machine(machine).confine(&mut command).unwrap();
+        command.output().unwrap()
+    }
+
+    fn succeeds(&self, machine: &str, line: &str) {
+        let output = self.run(machine, line);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{line}: {errors}");
+    }
+
+    /// Waits until a program's log contains a text.
+    fn wait_for_line(&self, program: &str, text: &str) {
+        self.wait_until(program, |log| log.contains(text));
+    }
+
+    /// Waits until the log of a program satisfies a condition.
+    fn wait_until(&self, program: &str, is_met: impl Fn(&str) -> bool) {
+        let (log, began) = (self.path(&format!("{program}.log")), Instant::now());
+        while !is_met(&fs::read_to_string(&log).unwrap_or_default()) {
+            assert!(
+                began.elapsed() < TIMEOUT,
+                "{program}: {}",
+                last_log_lines(&log, 20)
+            );
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Starts a controller with a track for the other machines, which are its nodes.
+    fn control(&self) -> Process {
+        self.write(
+            "controller.toml",
+            "listen = \"0.0.0.0:14750\"\nnames = [\"192.0.2.10\"]\nstate = \"state\"\n\n\
+             [nodes]\nreport_every_ms = 1000\n",
+        );
+        self.write(
+            "ctl.toml",
+            &format!(
+                "controllers = [\"{URL}\"]\nauthority = \"state/authority.pem\"\n\
+                 token_file = \"state/admin.token\"\n"
+            ),
+        );
+        let controller = self.start("control", "controller --config controller.toml");
+        self.wait_for_line("controller", "controller ready");
+        self.succeeds("control", "ctl tenant create acme");
+        for node in ["car", "pop", "desk"] {
+            self.succeeds(
+                "control",
+                &format!("ctl node enrol {node} --tenant acme --out {node}.token"),
+            );
+            self.succeeds(
+                node,
+                &format!("enrol {node}.token --node {node} --controller {URL}"),
+            );
+        }
+        let create = "ctl track create stage --tenant acme --writer car --reader desk --relay pop";
+        self.succeeds("control", create);
+        controller
+    }
+
+    fn publisher(&self) -> Process {
+        let line = format!(
+            "publish --track stage --node car --controller {URL} --recording synthetic --level nfov --fps 10"
+        );
+        self.start("car", &line)
+    }
+
+    fn relay(&self) -> Process {
+        let text = format!(
+            "state = \"run\"\n[controller]\nurls = [\"{URL}\"]\nnode = \"pop\"\n\n\
+             [[broadcast]]\nname = \"stage\"\nlisten = \"192.0.2.2:14755\"\ntrack = \"stage\"\n"
+        );
+        self.write("relay.toml", &text);
+        self.start("pop", "relay --config relay.toml")
+    }
+
+    fn viewer(&self) -> Process {
+        let line =
+            format!("view --track stage --node desk --controller {URL} --timeline shown.csv");
+        self.start("desk", &line)
+    }
+
+    /// Returns who serves the track, as the controller says.
+    fn sources(&self) -> Vec<(String, String)> {
+        let output = self.run("control", "ctl --json track describe stage");
+        let sources: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let text = |source: &Value, key: &str| source[key].as_str().unwrap().to_owned();
+        let sources = sources.as_array().unwrap().iter();
+        sources
+            .map(|source| (text(source, "role"), text(source, "address")))
+            .collect()
+    }
+
+    fn wait_for_sources(&self, expected: &[(&str, &str)]) {
+        let began = Instant::now();
+        loop {
+            let sources = self.sources();
+            let known = sources
+                .iter()
+                .map(|(role, at)| (role.as_str(), at.as_str()));
+            if known.eq(expected.iter().copied()) {
+                return;
+            }
+            assert!(began.elapsed() < TIMEOUT, "{sources:?}");
+            thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// Waits until the viewer has shown so many frames more than now.
+    fn wait_for_frames(&self, more: usize) {
+        let shown = || {
+            let rows = fs::read_to_string(self.path("shown.csv")).unwrap_or_default();
+            rows.lines().count()
+        };
+        let (before, began) = (shown(), Instant::now());
+        while shown() < before + more {
+            assert!(
+                began.elapsed() < TIMEOUT,
+                "{}",
+                last_log_lines(&self.path("view.log"), 20)
+            );
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+impl Drop for Machines {
+    fn drop(&mut self) {
+        for namespace in self.machines.iter().chain([&self.switch]) {
+            let _ = namespace.delete();
+        }
+    }
+}
+
+const PUBLISHER: (&str, &str) = ("writer", "192.0.2.1:14748");
+const RELAY: (&str, &str) = ("relay", "192.0.2.2:14755");
+
+#[test]
+fn a_viewer_finds_the_track_and_moves_when_its_relay_dies() {
+    let machines = Machines::new();
+    let _controller = machines.control();
+    // The viewer waits for somebody who serves the track.
+    let _viewer = machines.viewer();
+    machines.wait_for_line("view", "knows nobody who serves the track");
+    let _publisher = machines.publisher();
+    machines.wait_for_sources(&[PUBLISHER]);
+    machines.wait_for_line(
+        "view",
+        &format!("session opened publisher={} ", PUBLISHER.1),
+    );
+    machines.wait_for_frames(5);
+    // It leaves the publisher for a relay.
+    let relay = machines.relay();
+    machines.wait_for_sources(&[PUBLISHER, RELAY]);
+    machines.wait_for_line("view", &format!("session opened publisher={} ", RELAY.1));
+    machines.wait_for_frames(5);
+    drop(relay);
+    machines.wait_until("view", |log| {
+        let opened = log.lines().rfind(|line| line.contains("session opened"));
+        opened.is_some_and(|line| line.contains(PUBLISHER.1))
+    });
+    machines.wait_for_frames(5);
+    machines.wait_for_sources(&[PUBLISHER]);
+}
