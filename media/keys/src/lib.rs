@@ -16,6 +16,7 @@ use zeroize::Zeroizing;
 
 pub use hawser_model::track::{Serving, TrackRole};
 pub use origin::Origin;
+pub use sources::Contact;
 
 /// The secret of a broadcast, or what a relay needs of it.
 pub type Secret = Zeroizing<[u8; 32]>;

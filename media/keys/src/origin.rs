@@ -1,7 +1,7 @@
 //! Where a viewer or a relay gets a broadcast.
 
 use crate::Keyring;
-use crate::sources::Sources;
+use crate::sources::{Contact, Sources};
 use anyhow::Context;
 use hawser_io::clock;
 use hawser_io::failures::{Change, Failures};
@@ -115,12 +115,20 @@ impl Origin {
         }
     }
 
-    /// Returns whether the controller names another source than this one, which has not failed lately.
-    pub fn has_other(&self, current: SocketAddr) -> bool {
-        match &self.0 {
-            Kind::Named(_) => false,
-            Kind::Track(sources) => sources.has_other(clock::monotonic(), current),
+    /// Returns whether to request a session with another source that the controller names, because this one does
+    /// not answer or has lost the stream. It is passed over then.
+    pub fn has_to_leave(&mut self, keyring: &Keyring, contact: &Contact) -> bool {
+        self.follow(keyring);
+        let (Kind::Track(sources), now) = (&mut self.0, clock::monotonic()) else {
+            return false;
+        };
+        let leaves = sources.has_to_leave(now, contact);
+        if leaves {
+            tracing::warn!(source = %contact.address, "no answer or no media; asking another source of the track");
+            sources.fail(now, contact.address);
+            keyring.ask_now();
         }
+        leaves
     }
 
     /// Returns whether a viewer that has the stream from this address should rather get it from a relay.

@@ -13,11 +13,42 @@ const AGAIN: Duration = Duration::from_secs(3);
 /// The controller still names one that is dead for some time.
 const TRUSTED: Duration = Duration::from_secs(30);
 
+/// The time without a datagram after which another source is asked. A source answers each report, of which there is
+/// one in a second.
+const QUIET: Duration = Duration::from_millis(1500);
+
+/// The same, if the network says that nobody receives at the address.
+const REFUSED: Duration = Duration::from_millis(300);
+
+/// The time in which a source answers the request for a session.
+const ATTEMPT: Duration = Duration::from_secs(1);
+
+/// The time without media after which a source is left that the controller no longer names: it may have lost the
+/// stream itself.
+const NO_MEDIA: Duration = Duration::from_secs(3);
+
 /// The sources of a track as the controller orders them, and which of them did not answer.
 #[derive(Debug, Default)]
 pub(crate) struct Sources {
     list: Vec<TrackSource>,
     failed: BTreeMap<SocketAddr, Instant>,
+    /// The number of packets of media so far, and when it last changed.
+    media: Option<(u64, Instant)>,
+}
+
+/// What a viewer or a relay knows of its source.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Contact {
+    /// The address of the source.
+    pub address: SocketAddr,
+    /// Whether the session is open.
+    pub is_open: bool,
+    /// Whether the network says that nobody receives at the address.
+    pub is_refused: bool,
+    /// The time since the newest datagram or, if none has arrived, since the session was requested.
+    pub silence: Duration,
+    /// The number of packets of media so far.
+    pub packets: u64,
 }
 
 impl Sources {
@@ -43,8 +74,25 @@ impl Sources {
         })
     }
 
+    /// Returns whether to ask another source than this one, which does not answer or has no media.
+    pub(crate) fn has_to_leave(&mut self, now: Instant, contact: &Contact) -> bool {
+        let before = self.media.filter(|_| contact.is_open);
+        let before = before.filter(|(packets, _)| *packets == contact.packets);
+        let (_, media_at) = *self.media.insert(before.unwrap_or((contact.packets, now)));
+        let limit = match (contact.is_open, contact.is_refused) {
+            (true, false) => QUIET,
+            (true, true) => REFUSED,
+            (false, true) => Duration::ZERO,
+            (false, false) => ATTEMPT,
+        };
+        let is_listed = |of: &TrackSource| of.serving.address == contact.address;
+        let is_without_media = now.saturating_since(media_at) >= NO_MEDIA;
+        let is_useless = is_without_media && !self.list.iter().any(is_listed);
+        (contact.silence >= limit || is_useless) && self.has_other(now, contact.address)
+    }
+
     /// Returns whether there is another source than this one that has not failed lately.
-    pub(crate) fn has_other(&self, now: Instant, current: SocketAddr) -> bool {
+    fn has_other(&self, now: Instant, current: SocketAddr) -> bool {
         let mut others = self.list.iter().map(|of| of.serving.address);
         others.any(|address| address != current && !self.has_failed(now, &address, AGAIN))
     }
@@ -133,6 +181,43 @@ mod tests {
         let publisher = source(3, TrackRole::Writer, 0);
         sources.replace(vec![publisher, source(1, TrackRole::Relay, 10)]);
         assert!(!sources.has_better(now + TRUSTED, address(3)), "it is full");
+    }
+
+    #[test]
+    fn a_source_is_left_when_it_does_not_answer_or_has_lost_the_stream() {
+        let contact = |is_open, is_refused, silence| Contact {
+            address: address(1),
+            is_open,
+            is_refused,
+            silence,
+            packets: 7,
+        };
+        let leaves = |contact| sources().has_to_leave(Instant::ZERO, &contact);
+        for (is_open, is_refused, limit) in [
+            (true, false, QUIET),
+            (true, true, REFUSED),
+            (false, false, ATTEMPT),
+        ] {
+            let at = |silence| leaves(contact(is_open, is_refused, silence));
+            assert!(
+                at(limit) && !at(limit - Duration::from_millis(1)),
+                "{limit:?}"
+            );
+        }
+        assert!(leaves(contact(false, true, Duration::ZERO)));
+        // Without media it stays as long as the controller names the source.
+        let (mut sources, open) = (sources(), contact(true, false, Duration::ZERO));
+        assert!(!sources.has_to_leave(Instant::ZERO, &open));
+        let later = Instant::ZERO + NO_MEDIA;
+        assert!(!sources.has_to_leave(later, &open));
+        sources.replace(vec![source(3, TrackRole::Writer, 0)]);
+        assert!(sources.has_to_leave(later, &open));
+        assert!(!sources.has_to_leave(later, &Contact { packets: 8, ..open }));
+        sources.replace(Vec::new());
+        assert!(
+            !sources.has_to_leave(later + NO_MEDIA, &open),
+            "there is no other"
+        );
     }
 
     #[test]

@@ -106,7 +106,7 @@ struct File {
     max_rate_mbps: Spanned<f64>,
 }
 
-/// The source of the keys of broadcasts with a `track`.
+/// Who knows the keys and the publishers of broadcasts with a `track`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct FileController {
@@ -140,7 +140,7 @@ struct FileBroadcast {
     announce: Option<Spanned<SocketAddr>>,
     /// The file that `hawser keygen --relay-of` made.
     key: Option<PathBuf>,
-    /// Instead of `key`: a track of the controller that this node may relay, or watch.
+    /// Instead of `key` and `upstream`: a track of the controller that this node may relay, or watch.
     track: Option<Spanned<String>>,
     /// The maximum number of viewers.
     #[serde(default = "viewers")]

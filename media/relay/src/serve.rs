@@ -12,7 +12,7 @@ use hawser_io::clock;
 use hawser_io::failures::{Change, Failures};
 use hawser_io::json_file::StatusFile;
 use hawser_io::udp::{self, UdpSocket};
-use hawser_keys::{Keyring, Origin, Serving, TrackRole};
+use hawser_keys::{Contact, Keyring, Origin, Serving, TrackRole};
 use hawser_objects::{AccessSecret, EndReason, HostStats, MakeControl, Seed, UpstreamEnd};
 use hawser_packets::media::DEFAULT_DATAGRAM;
 use hawser_packets::session::Goodbye;
@@ -34,13 +34,6 @@ const STATUS_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The pause before another session upstream is requested.
 const PAUSE: Duration = Duration::from_millis(500);
-
-/// The time without a datagram of the publisher after which another source is asked, the time if the network says
-/// that nobody receives there, and the time in which a source answers the request for a session. The publisher
-/// answers each report, of which there is one in a second.
-const QUIET: Duration = Duration::from_millis(1500);
-const NOT_THERE: Duration = Duration::from_millis(300);
-const ATTEMPT: Duration = Duration::from_secs(1);
 
 /// The time in which most names are resolved.
 const RESOLUTION: Duration = Duration::from_millis(50);
@@ -483,28 +476,19 @@ impl Relay {
         Ok(())
     }
 
-    /// Requests a session with another source, if the controller names one and this one does not answer.
+    /// Requests a session with another source, if the controller names one and this one is of no use.
     fn choose(&mut self, now: Instant) {
-        self.origin.follow(&self.keyring);
         let Some(link) = self.link.as_ref().filter(|_| !self.is_refused) else {
             return;
         };
-        let silence = now.saturating_since(self.newest.max(self.asked));
-        let limit = match (self.broadcast.is_open(), self.is_not_there) {
-            (true, false) => QUIET,
-            (true, true) => NOT_THERE,
-            (false, true) => Duration::ZERO,
-            (false, false) => ATTEMPT,
+        let contact = Contact {
+            address: link.publisher,
+            is_open: self.broadcast.is_open(),
+            is_refused: self.is_not_there,
+            silence: now.saturating_since(self.newest.max(self.asked)),
+            packets: self.broadcast.upstream_totals().packets,
         };
-        if silence >= limit && self.origin.has_other(link.publisher) {
-            let publisher = link.publisher;
-            tracing::warn!(
-                broadcast = self.name,
-                %publisher,
-                "no answer; asking another source of the track"
-            );
-            self.origin.pass_over(publisher);
-            self.keyring.ask_now();
+        if self.origin.has_to_leave(&self.keyring, &contact) {
             self.ask_again_at = Some(now);
         }
     }

@@ -10,7 +10,7 @@ use hawser_io::clock::SteadyClock;
 use hawser_io::failures::Kinds;
 use hawser_io::peer::connected_to;
 use hawser_io::udp::{self, UdpSocket};
-use hawser_keys::{Keyring, Origin, Secret};
+use hawser_keys::{Contact, Keyring, Origin, Secret};
 use hawser_objects::{EndReason, IPV6_UDP, TrackSecret, ViewerEvent};
 use hawser_packets::media::DEFAULT_DATAGRAM;
 use hawser_packets::session::Goodbye;
@@ -39,11 +39,6 @@ const FIGURES_INTERVAL: Duration = Duration::from_millis(100);
 /// the time between two looks. The publisher answers each report, of which there is one in a second.
 const QUIET: Duration = Duration::from_millis(1500);
 const LOOK: Duration = Duration::from_millis(500);
-
-/// The time without an authentic datagram after which another source is asked, if the network says that nobody
-/// receives at this one, and the time in which a source answers the request for a session.
-const REFUSED: Duration = Duration::from_millis(300);
-const ATTEMPT: Duration = Duration::from_secs(1);
 
 /// The pause before a new session is asked for.
 const PAUSE: Duration = Duration::from_millis(500);
@@ -265,22 +260,19 @@ impl Network {
         Ok(())
     }
 
-    /// Asks for a session at another source, if the controller names one and this one does not answer, or if the
+    /// Asks for a session at another source, if the controller names one and this one is of no use, or if the
     /// stream comes from the publisher and a relay has room.
     fn choose(&mut self, now: Instant) {
-        self.origin.follow(&self.keyring);
         let publisher = self.publisher;
-        let silence = now.saturating_since(self.heard.max(self.asked));
-        let limit = match (self.session.is_open(), self.is_refused) {
-            (true, false) => QUIET,
-            (true, true) => REFUSED,
-            (false, true) => Duration::ZERO,
-            (false, false) => ATTEMPT,
+        let receiver = self.session.viewer.receiver();
+        let contact = Contact {
+            address: publisher,
+            is_open: self.session.is_open(),
+            is_refused: self.is_refused,
+            silence: now.saturating_since(self.heard.max(self.asked)),
+            packets: receiver.map_or(0, |receiver| receiver.totals().packets),
         };
-        if silence >= limit && self.origin.has_other(publisher) {
-            tracing::warn!(%publisher, "no answer; asking another source of the track");
-            self.origin.pass_over(publisher);
-            self.keyring.ask_now();
+        if self.origin.has_to_leave(&self.keyring, &contact) {
             self.session.again_at = Some(now);
         } else if self.session.is_open() && self.origin.has_better(publisher) {
             tracing::info!(%publisher, "a relay has room; leaving the publisher");
