@@ -4,13 +4,13 @@ use crate::audit::Change;
 use crate::authority::{Authority, Presented};
 use crate::budget::Budget;
 use crate::config::Config;
+use crate::heard::Heard;
 use crate::limit::{Checked, CheckedStore, Limits};
 use crate::liveness::Liveness;
 use crate::metrics::Metrics;
 use crate::record::{AuditRecord, EventRecord, emit, key, random_hex};
 use crate::session::Session;
 use crate::settings;
-use crate::sources::Heard;
 use crate::store::{
     Error, Expect, Follow, Noted, Progress, Revision, Role, Store, Update, Write, WriteFailures,
 };

@@ -22,6 +22,7 @@ mod config;
 mod controller;
 mod decide;
 mod format;
+mod heard;
 mod leader;
 mod lease;
 mod limit;

@@ -100,11 +100,11 @@ impl fmt::Display for TrackRole {
     }
 }
 
-/// What a program of a node does with a track: `POST /v1/nodes/{node}/tracks/{track}`, sent repeatedly.
+/// The use of a track by a program of a node: `POST /v1/nodes/{node}/tracks/{track}`, sent repeatedly.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct TrackUse {
-    /// What the program does: publish, watch or relay.
+    /// Whether the program publishes, watches or relays.
     pub role: TrackRole,
     /// Where a publisher or a relay serves the track at present. Viewers and relays are told until this is
     /// missing or the program asks no more.
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn viewers_are_sent_to_relays_with_room_and_then_to_the_publisher() {
+    fn viewers_are_sent_to_relays_with_room_first() {
         let sources = [
             source("car", TrackRole::Writer, 0),
             source("full", TrackRole::Relay, 10),
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn relays_take_the_track_from_the_publisher_and_never_in_a_circle() {
+    fn relays_never_feed_each_other_in_a_circle() {
         let relays = ["a", "b", "c"];
         let sources = |viewers| {
             let sources = relays.map(|node| source(node, TrackRole::Relay, 1));

@@ -30,7 +30,7 @@ const REFUSALS: u32 = 3;
 /// The time for which a controller that has an older secret is not believed.
 const LAGGING: Duration = Duration::from_secs(60);
 
-/// What the thread and its owner tell each other.
+/// The thread and its owner tell each other this.
 #[derive(Debug, Default)]
 struct Shared {
     /// The secret, or the error, that the owner has not taken yet.

@@ -36,7 +36,7 @@ pub(crate) struct Sources {
     media: Option<(u64, Instant)>,
 }
 
-/// What a viewer or a relay knows of its source.
+/// The state of a session with a source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Contact {
     /// The address of the source.
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_source_is_left_when_it_does_not_answer_or_has_lost_the_stream() {
+    fn a_source_without_answers_or_media_is_left() {
         let contact = |is_open, is_refused, silence| Contact {
             address: address(1),
             is_open,
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn the_failures_of_those_who_are_no_longer_listed_are_forgotten() {
+    fn failures_of_unlisted_sources_are_forgotten() {
         let (mut sources, now) = (sources(), Instant::ZERO);
         sources.fail(now, address(1));
         sources.replace(vec![source(3, TrackRole::Writer, 0)]);
