@@ -21,6 +21,7 @@ pub mod peer;
 pub mod process;
 pub mod program;
 pub mod rate_limit;
+pub mod reporter;
 pub mod scheduling;
 pub mod segmenter;
 pub mod sockopt;

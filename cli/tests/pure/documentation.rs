@@ -1,9 +1,12 @@
 //! The examples of the documentation are valid.
 
 use std::fs;
+use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
+use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 const PAGE: &str = include_str!("../../../docs/controller.md");
@@ -142,6 +145,54 @@ fn the_controller_of_the_page_works_as_written() {
     types(folder, agents.lines().next().unwrap());
     let listed = types(folder, "hawser ctl enrolment list --node edge-1 --json");
     assert!(!listed.contains("\"used_unix_ms\": null"), "{listed}");
+}
+
+/// An agent that takes every report. Returns them when the application has ended.
+fn reports_at(socket: &Path) -> JoinHandle<Vec<serde_json::Value>> {
+    let listener = UnixListener::bind(socket).unwrap();
+    thread::spawn(move || {
+        let (application, _) = listener.accept().unwrap();
+        let mut answers = application.try_clone().unwrap();
+        let lines = BufReader::new(application).lines();
+        let reports = lines.map(|line| {
+            answers.write_all(b"{\"taken\":\"stage\"}\n").unwrap();
+            serde_json::from_str(&line.unwrap()).unwrap()
+        });
+        reports.collect()
+    })
+}
+
+#[test]
+fn the_script_that_reports_for_ffmpeg_works_as_written() {
+    const PAGE: &str = include_str!("../../../docs/agent.md");
+    let (_, after) = PAGE.split_once("```sh\nffmpeg ").unwrap();
+    let script = format!("ffmpeg {}", after.split("```").next().unwrap());
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("edge-2.sock");
+    // A stream that ends, at a socket of an agent that this user may make.
+    let here = [
+        (
+            "-i udp://10.99.0.2:5000",
+            "-re -f lavfi -i testsrc=duration=4:rate=30",
+        ),
+        ("/run/hawser/agent/edge-2.sock", socket.to_str().unwrap()),
+    ];
+    let script = here.iter().fold(script, |script, (there, here)| {
+        assert!(script.contains(there), "{script}");
+        script.replace(there, here)
+    });
+    let reports = reports_at(&socket);
+    types(folder.path(), &script);
+    let reports = reports.join().unwrap();
+    assert!(!reports.is_empty());
+    for report in reports {
+        let count = |key: &str| report[key].as_u64().unwrap();
+        assert!(
+            report["flow"] == "stage" && count("late") <= count("frames"),
+            "{report}"
+        );
+        assert!(count("frames") >= 30, "{report}");
+    }
 }
 
 /// Every metric that the alerts and the dashboard use exists.

@@ -314,7 +314,7 @@ impl Controller {
         if let (Observation::Degraded { .. }, Some(tenant)) = (observation, tenant)
             && self.admits_event_of(checked, node, &tenant).await?
         {
-            let message = format!("requests of {flow} are late; its policy stays");
+            let message = format!("requests or frames of {flow} are late; its policy stays");
             let about = About::tenant(&tenant).flow(flow);
             let committed = self.commit(checked, with, about, "flow_degraded", message);
             return committed.await.map(drop);
@@ -347,7 +347,7 @@ fn event_of_decision(observation: &Observation, policy: &Policy) -> (&'static st
             ("paths_judged", format!("{flow}: {policy}: {reason}"))
         }
         _ => {
-            let text = format!("requests of {flow} are late: {policy}");
+            let text = format!("requests or frames of {flow} are late: {policy}");
             ("flow_degraded", text)
         }
     }

@@ -448,6 +448,7 @@ impl View {
             trigger: flow.trigger.clone(),
             policy,
             transparent: flow.transparent.then(|| flow.select.clone()),
+            select: Some(flow.select.clone()),
         }
     }
 }

@@ -124,6 +124,10 @@ pub struct Receive {
     /// other flows.
     #[serde(default)]
     pub transparent: Option<Selector>,
+    /// The packets of the flow, as selected at the ingress, for applications that name it by one of
+    /// them.
+    #[serde(default)]
+    pub select: Option<Selector>,
 }
 
 /// A node's report: `POST /v1/nodes/{node}/reports`, sent every `report_every_ms`, and immediately
@@ -230,13 +234,14 @@ pub struct ReceivedPath {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Observation {
-    /// The number of consecutive late requests reached the trigger's limit. Reported by the egress.
+    /// The number of consecutive late requests, or of late frames that the application reports,
+    /// reached the trigger's limit. Reported by the egress.
     Degraded {
         /// The flow.
         flow: Name,
-        /// The time since the last late request was due, microseconds.
+        /// The time since the last late request was due, or since the report, microseconds.
         since_due_us: u64,
-        /// The time since the last request, microseconds.
+        /// The time since the last request, or that which the report is about, microseconds.
         silent_us: u64,
     },
     /// The policy that the egress proposes from its measurements. Reported by the egress.

@@ -282,7 +282,7 @@ pub struct Override {
 pub enum Cause {
     /// The flow was created or changed.
     Configured,
-    /// The viewer's requests were late.
+    /// The viewer's requests were late, or the application reported late frames.
     Degraded,
     /// The egress judged the paths.
     Judged,

@@ -11,8 +11,10 @@ use anyhow::Context;
 use hawser_cloud::Pose;
 use hawser_codec::Codec;
 use hawser_congestion::DepartureFinding;
+use hawser_experience::{Experience, Packet, Protocol, Report, Subject};
 use hawser_io::clock::SteadyClock;
 use hawser_io::failures::Kinds;
+use hawser_io::reporter::{REPORT_EVERY, Reporter};
 use hawser_io::udp::{self, Departure, Left, UdpSocket};
 use hawser_objects::{
     EncodedLayer, EncodedSlice, LayerContent, Outgoing, Publication, PublicationEvent,
@@ -20,10 +22,11 @@ use hawser_objects::{
 use hawser_packets::feedback;
 use hawser_packets::media::DEFAULT_DATAGRAM;
 use hawser_packets::session::Goodbye;
-use hawser_units::Instant;
+use hawser_units::{Bitrate, Instant};
 use nix::errno::Errno;
 use parking_lot::Mutex;
 use std::io::{self, ErrorKind};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
@@ -35,6 +38,9 @@ const STATS_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The longest time between two checks whether the controller has replaced the secret.
 const SECRET_POLL: Duration = Duration::from_secs(1);
+
+/// The number of viewers whose flows the wished rate is reported for: an agent takes ten reports a second.
+const REPORTED_VIEWERS: usize = 8;
 
 /// The number of datagrams that are sent before messages of viewers are read.
 const DATAGRAMS_OF_A_TURN: u32 = 64;
@@ -64,6 +70,8 @@ pub(crate) struct Network {
     table_error: Option<anyhow::Error>,
     figures: Option<Arc<Mutex<Figures>>>,
     next_stats: Instant,
+    reporter: Option<Reporter>,
+    wished: Bitrate,
     report: Sent,
 }
 
@@ -91,6 +99,8 @@ impl Network {
             table_error: None,
             figures,
             next_stats: clock.now(),
+            reporter: config.report_to.clone().map(Reporter::new),
+            wished: config.bounds.maximum(),
             report: Sent::default(),
         })
     }
@@ -128,6 +138,7 @@ impl Network {
             let is_all_sent = self.transmit();
             self.take_events();
             self.update_stats();
+            self.report_wishes();
             self.tell_camera();
             self.wait(is_all_sent).context("cannot wait")?;
         }
@@ -347,6 +358,32 @@ impl Network {
         }
     }
 
+    /// Reports the rate that the flows to the viewers would have if their paths bore it.
+    fn report_wishes(&mut self) {
+        let now = self.clock.now();
+        let Some(reporter) = self
+            .reporter
+            .as_mut()
+            .filter(|reporter| reporter.next_at() <= now)
+        else {
+            return;
+        };
+        reporter.postpone(now + REPORT_EVERY);
+        let Ok(local) = self.socket.local_address() else {
+            return;
+        };
+        for viewer in self.publication.status().iter().take(REPORTED_VIEWERS) {
+            let report = Report {
+                subject: Subject::Packet(packet(local, viewer.address)),
+                experience: Experience {
+                    rate_bps: Some(self.wished.bps()),
+                    ..Experience::default()
+                },
+            };
+            reporter.report(now, &report);
+        }
+    }
+
     fn has_stats(&self) -> bool {
         self.stats.is_some() || self.figures.is_some()
     }
@@ -363,6 +400,20 @@ impl Network {
         let due = self.publication.poll_timeout().into_iter().chain(stats);
         let left = due.min().map(|due| due.saturating_since(self.clock.now()));
         left.map_or(SECRET_POLL, |left| left.min(SECRET_POLL))
+    }
+}
+
+/// Returns a packet to a viewer. The socket may have no address of its own, of a version that the viewer's is not.
+fn packet(local: SocketAddr, viewer: SocketAddr) -> Packet {
+    let to = viewer.ip().to_canonical();
+    let from = match (local.ip().is_unspecified(), to) {
+        (true, IpAddr::V4(_)) => Ipv4Addr::UNSPECIFIED.into(),
+        _ => local.ip().to_canonical(),
+    };
+    Packet {
+        protocol: Protocol::Udp,
+        source: SocketAddr::new(from, local.port()),
+        destination: SocketAddr::new(to, viewer.port()),
     }
 }
 

@@ -87,6 +87,10 @@ pub struct Args {
     /// Write the state of every viewer's flow to this CSV file, ten times a second
     #[arg(long, value_name = "FILE")]
     stats: Option<PathBuf>,
+    /// Report every second, at this socket of the agent of this machine, the rate at which it would like to send to each
+    /// viewer: docs/agent.md
+    #[arg(long, value_name = "SOCKET")]
+    report_to: Option<PathBuf>,
     /// Serve metrics over HTTP at this loopback address, for example 127.0.0.1:9479
     #[arg(long, value_name = "ADDRESS:PORT", value_parser = parse_loopback)]
     metrics: Option<SocketAddr>,
@@ -138,6 +142,8 @@ pub struct Config {
     pub log: Option<PathBuf>,
     /// A CSV file of the states of flows.
     pub stats: Option<PathBuf>,
+    /// The socket of the agent of this machine, to which the publisher reports the rate that it wishes.
+    pub report_to: Option<PathBuf>,
     /// The loopback address at which metrics are served.
     pub metrics: Option<SocketAddr>,
 }
@@ -162,6 +168,7 @@ impl Config {
             duration: None,
             log: None,
             stats: None,
+            report_to: None,
             metrics: None,
         }
     }
@@ -217,6 +224,7 @@ impl Config {
             duration: common.duration,
             log: args.log,
             stats: args.stats,
+            report_to: args.report_to,
             metrics: args.metrics,
             ..defaults
         })

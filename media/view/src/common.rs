@@ -23,6 +23,10 @@ pub(crate) struct CommonArgs {
     /// Exit after this many frames
     #[arg(long, value_name = "N")]
     pub(crate) frames: Option<u64>,
+    /// Report every second, at this socket of the agent of this machine, how many frames were late, stalls and the delay,
+    /// so that the stream is helped: docs/agent.md
+    #[arg(long, value_name = "SOCKET")]
+    pub(crate) report_to: Option<PathBuf>,
     /// Print the report at the end as one JSON object; docs/push.md explains it
     #[arg(long)]
     pub(crate) json: bool,

@@ -10,6 +10,7 @@ mod ahead;
 mod attention;
 mod common;
 mod decode;
+mod experience;
 mod failure;
 mod files;
 mod measured;
@@ -151,6 +152,8 @@ pub struct Config {
     pub frames: Option<u64>,
     /// The loopback address at which metrics are served.
     pub metrics: Option<SocketAddr>,
+    /// The socket of the agent of this machine, to which the viewer reports what it experiences.
+    pub report_to: Option<PathBuf>,
 }
 
 impl Config {
@@ -170,6 +173,7 @@ impl Config {
             duration: None,
             frames: None,
             metrics: None,
+            report_to: None,
         }
     }
 }
@@ -190,6 +194,7 @@ impl Config {
             frames: args.common.frames,
             metrics: args.metrics,
             address: args.address,
+            report_to: args.common.report_to,
             ..Config::new(String::new(), args.key.source())
         })
     }
@@ -278,6 +283,7 @@ fn watch_and_record(
             Network::open(
                 clock, origin, connected, key, viewpoint, to_decoder, figures,
             )
+            .map(|network| network.reporting_to(config.report_to.as_ref()))
         });
         let (mut received, watched) = match opened {
             Some(Ok(mut network)) => {

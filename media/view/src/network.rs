@@ -1,23 +1,27 @@
 //! The thread that has the socket: session, reassembly, reports.
 
 use crate::decode::{FrameToDecode, NotTaken, ToDecoder};
+use crate::experience::Experienced;
+use crate::measured::CaptureInterval;
 use crate::metrics::Figures;
 use crate::session::Session;
 use crate::summary::Received;
 use crate::viewpoint::Viewpoint;
 use anyhow::Context;
+use hawser_experience::{Packet, Protocol};
 use hawser_io::clock::SteadyClock;
 use hawser_io::failures::Kinds;
 use hawser_io::peer::connected_to;
 use hawser_io::udp::{self, UdpSocket};
 use hawser_keys::{Contact, Keyring, Origin, Secret};
-use hawser_objects::{EndReason, IPV6_UDP, TrackSecret, ViewerEvent};
+use hawser_objects::{EndReason, FrameStats, IPV6_UDP, TrackSecret, ViewerEvent};
 use hawser_packets::media::DEFAULT_DATAGRAM;
 use hawser_packets::session::Goodbye;
 use hawser_units::{Ecn, Instant};
 use parking_lot::Mutex;
 use std::io::ErrorKind;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -58,6 +62,10 @@ pub(crate) struct Network {
     received: Received,
     figures: Option<Arc<Mutex<Figures>>>,
     next_figures: Instant,
+    experience: Option<Experienced>,
+    /// The counts of a session that the experience has.
+    experienced: (u64, FrameStats),
+    interval: CaptureInterval,
     /// The time of the warning that there is no answer.
     report_at: Instant,
     /// The time at which the newest datagram was handled.
@@ -111,6 +119,9 @@ impl Network {
             received: Received::default(),
             figures,
             next_figures: clock.now(),
+            experience: None,
+            experienced: (0, FrameStats::default()),
+            interval: CaptureInterval::default(),
             report_at: clock.now() + NO_ANSWER,
             media_by: None,
             handled: clock.now(),
@@ -121,6 +132,14 @@ impl Network {
             send_errors: Kinds::default(),
             unreachable: None,
         })
+    }
+
+    /// Reports the experience at this socket.
+    pub(crate) fn reporting_to(self, socket: Option<&PathBuf>) -> Self {
+        Network {
+            experience: socket.cloned().map(Experienced::new),
+            ..self
+        }
     }
 
     /// Runs until `is_over`.
@@ -139,6 +158,7 @@ impl Network {
             }
             self.transmit();
             self.update_figures(now);
+            self.report(now);
             self.socket
                 .wait(Some(self.timeout()))
                 .context("cannot wait")?;
@@ -375,6 +395,36 @@ impl Network {
         figures.received = received;
     }
 
+    /// Reports what the viewer experiences, while it expects frames.
+    fn report(&mut self, now: Instant) {
+        let Some(experience) = &mut self.experience else {
+            return;
+        };
+        let frames = *self.session.assembler.stats();
+        let (session, before) = self.experienced;
+        let before = if session == self.session.number {
+            before
+        } else {
+            FrameStats::default()
+        };
+        self.experienced = (self.session.number, frames);
+        experience.handle_late(
+            frames.undecodable.saturating_sub(before.undecodable),
+            frames.without_track.saturating_sub(before.without_track),
+        );
+        if !self.session.is_open() || self.viewpoint.layers() == 0 {
+            experience.handle_pause();
+        }
+        let (publisher, socket) = (self.publisher, &self.socket);
+        experience.handle_timeout(now, || {
+            Some(Packet {
+                protocol: Protocol::Udp,
+                source: publisher,
+                destination: socket.local_address().ok()?,
+            })
+        });
+    }
+
     /// Hands chunks, and frames that are ready, to the decoder. Returns `false` if there is none any more.
     fn hand_over(&mut self, now: Instant) -> bool {
         let Some(to_decoder) = &self.to_decoder else {
@@ -385,9 +435,18 @@ impl Network {
             to_decoder.send_chunk(session, object, bytes);
         }
         while let Some(frame) = self.session.assembler.poll_frame() {
+            let captured = self.session.captured(now, &frame);
+            if let Some(experience) = &mut self.experience {
+                let (group, _) = frame.id;
+                captured.iter().for_each(|captured| {
+                    self.interval.record(group.into(), captured.as_nanos());
+                });
+                let delay = captured.map(|captured| now.saturating_since(captured));
+                experience.handle_frame(now, self.interval.get(), delay);
+            }
             let to_decode = FrameToDecode {
                 session,
-                captured: self.session.captured(now, &frame),
+                captured,
                 deadline: self.session.deadline(now, &frame),
                 tracks: Arc::clone(&self.session.tracks),
                 is_looked_at: self.viewpoint.is_looked_at(),

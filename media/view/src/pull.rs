@@ -93,6 +93,8 @@ pub struct Config {
     pub in_flight: usize,
     /// Whether MPTCP is used if the publisher supports it.
     pub mptcp: bool,
+    /// The socket of the agent of this machine, to which the viewer reports what it experiences.
+    pub report_to: Option<PathBuf>,
 }
 
 impl Config {
@@ -108,6 +110,7 @@ impl Config {
             frames: None,
             in_flight: DEFAULT_IN_FLIGHT,
             mptcp: false,
+            report_to: None,
         }
     }
 
@@ -122,6 +125,7 @@ impl Config {
             frames: args.common.frames,
             in_flight: args.in_flight as usize,
             mptcp: args.mptcp,
+            report_to: args.common.report_to,
         })
     }
 }

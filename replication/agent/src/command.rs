@@ -1,6 +1,6 @@
 //! The command line of `hawser-agent`.
 
-use crate::{Args, enrol, generate_key, status};
+use crate::{Args, enrol, experience, generate_key, status};
 use anyhow::{Context, Result, bail};
 use std::path::PathBuf;
 
@@ -26,6 +26,7 @@ pub struct CommandLine {
 enum Command {
     Status(status::Args),
     Enrol(enrol::Args),
+    Report(experience::Args),
     /// Generate a secret key for two nodes
     #[command(after_help = "Example: hawser keygen pair.key")]
     Keygen {
@@ -42,6 +43,7 @@ pub fn execute(command_line: &CommandLine) -> Result<()> {
     match (&command_line.command, &command_line.agent) {
         (Some(Command::Status(args)), _) => status::run(args),
         (Some(Command::Enrol(args)), _) => enrol::run(args),
+        (Some(Command::Report(args)), _) => experience::run(args),
         (Some(Command::Keygen { file }), _) => {
             generate_key(file).with_context(|| format!("cannot write {}", file.display()))
         }

@@ -17,7 +17,7 @@ use hawser_io::interface::name_matches;
 use hawser_io::xdp::Wanted;
 use hawser_replication_bpf::Prefix;
 use hawser_units::{PathId, PathSet};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -57,6 +57,8 @@ pub struct Config {
     pub max_age: Duration,
     /// The time after which a copy that has not arrived counts as missing.
     pub arrival_deadline: Duration,
+    /// The users whose programs may report how their flows fare.
+    pub reporters: Reporters,
     /// The loopback address at which metrics are served.
     pub metrics: Option<SocketAddr>,
     /// File to which judgements and policy changes are written.
@@ -107,6 +109,21 @@ impl UplinkNames {
     pub(crate) fn contains(&self, interface: &str) -> bool {
         let mut names = self.0.iter();
         names.any(|name| name_matches(name, interface))
+    }
+}
+
+/// The users whose programs may report how their flows fare, besides root and the agent's own user.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Reporters {
+    pub(crate) all: bool,
+    pub(crate) users: BTreeSet<u32>,
+}
+
+impl Reporters {
+    /// Returns whether programs of a user may report.
+    pub(crate) fn admit(&self, user: u32) -> bool {
+        let is_own = user == 0 || user == nix::unistd::geteuid().as_raw();
+        is_own || self.all || self.users.contains(&user)
     }
 }
 
@@ -220,6 +237,12 @@ impl Config {
     /// Returns the path of this node's status file.
     pub fn status_file(&self) -> PathBuf {
         status_file(&self.directory())
+    }
+
+    /// Returns the path of the socket at which applications report how their flows fare. It is not in the
+    /// directory of the node, which others may not enter.
+    pub fn experience_socket(&self) -> PathBuf {
+        self.state.join(format!("{}.sock", self.name))
     }
 
     /// Returns where the node leaves what outlives its agent.

@@ -20,7 +20,9 @@ use crate::uplinks;
 use crate::watch::Watch;
 use anyhow::{Context, Result, ensure};
 use hawser_client::Identity;
+use hawser_experience::{Experience, Packet};
 use hawser_io::clock::unix_ms;
+use hawser_model::Name;
 use hawser_model::resource::Policy;
 use hawser_node::{
     Command, Connection, ControlledNode, Equipment, Event, Message, Outcome, OwnKeys, ReceivedFlow,
@@ -140,6 +142,27 @@ impl Controlled {
     /// Passes on the fate of a packet of a received flow.
     pub(crate) fn handle_packet(&mut self, packet: &JudgedPacket) {
         self.decisions.handle_packet(packet);
+    }
+
+    /// Handles the experience of an application with a received flow.
+    pub(crate) fn handle_experience(
+        &mut self,
+        now: Instant,
+        flow: FlowId,
+        experience: &Experience,
+    ) {
+        self.decisions.handle_experience(now, flow, experience);
+    }
+
+    /// Returns the name of a received flow.
+    pub(crate) fn received_name(&self, flow: FlowId) -> Option<&Name> {
+        let received = self.decisions.received_flow(flow)?;
+        Some(&received.policy().flow)
+    }
+
+    /// Returns the received flows that may carry such packets.
+    pub(crate) fn receiving(&self, packet: &Packet) -> Vec<FlowId> {
+        self.decisions.receiving(packet)
     }
 
     /// Uses the current interfaces.

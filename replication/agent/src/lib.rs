@@ -19,6 +19,7 @@ mod controlled;
 mod device;
 mod echo;
 pub mod enrol;
+mod experience;
 mod flows;
 mod kept;
 mod link;
@@ -38,6 +39,7 @@ mod watch;
 
 pub use command::{CommandLine, execute};
 pub use config::{Config, ConfigError, generate_key};
+pub use experience::{Args as ReportArgs, run as report};
 pub use flows::{Flows, Selectors, Sent};
 pub use status::Status;
 
@@ -46,6 +48,7 @@ use config::Remains;
 use controlled::{Controlled, Restored};
 use device::Device;
 use echo::Echoes;
+use experience::Experiences;
 use hawser_io::file;
 use hawser_io::interface;
 use hawser_io::kept::Filters;
@@ -138,6 +141,7 @@ struct Agent {
     status_file: StatusFile,
     rejected: RejectedCopies,
     unselected: Unselected,
+    experiences: Experiences,
     monitor: Monitor,
     kept: Kept,
 }
@@ -176,6 +180,7 @@ impl Agent {
             None => Some(measured(&node)),
             Some(_) => None,
         };
+        let experiences = Experiences::listen(&node);
         info!(status = %status_file, "agent running");
         let mut agent = Agent {
             device,
@@ -186,6 +191,7 @@ impl Agent {
             status_file,
             rejected: RejectedCopies::default(),
             unselected: Unselected::default(),
+            experiences,
             monitor,
             kept,
         };
@@ -281,6 +287,7 @@ impl Agent {
             observer,
             controlled,
             echoes,
+            experiences,
             ..
         } = self;
         if let Some(echoes) = echoes {
@@ -297,6 +304,7 @@ impl Agent {
                 }
             });
         }
+        experiences.poll(now, node, controlled.as_mut());
         if let Some(controlled) = controlled {
             controlled.poll(node, observer.as_ref(), now);
         }
@@ -345,12 +353,15 @@ impl Agent {
             .controlled
             .as_ref()
             .map(|controlled| controlled.status(&self.node, now));
+        let experience = self
+            .experiences
+            .status(now, &self.node, self.controlled.as_ref());
         let device = self.device.as_ref();
         let of_device = device.map(Device::deviations).unwrap_or_default();
         self.status_file.write(
             &self.node,
             self.observer.as_ref(),
-            controller,
+            (controller, experience),
             device,
             [self.kept.deviations(), self.node.deviations(), of_device].concat(),
         );

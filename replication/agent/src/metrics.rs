@@ -36,6 +36,12 @@ mod tests {
             "receive": { "7": { "2": copies } },
             "dropped_by_device": { "1": 11 }, "lost_copies": { "1": { "dropped_by_queue": 4 } }, "not_replicated": { "passed_oversize": 12 },
             "not_deduplicated": { "dropped_tag": 2 },
+            "unselected": { "packets": 15, "example": "UDP port 1 to 10.99.0.2" },
+            "experience": {
+                "socket": null, "applications": 1, "refused": { "line": 2 },
+                "flows": { "received": { "7": {
+                    "flow": "stage", "at_unix_ms": 0, "age_ms": 500, "reports": 3, "frames": 90, "late": 4, "stalled_ms": 250,
+                    "newest": { "frames": 30, "late": 1, "delay_ms": 80 } } } } },
             "device": { "took_uplink": 13, "dropped_no_uplink": 0 }, "arrival_records_overflowed": 0,
         }))
         .unwrap()
@@ -61,6 +67,11 @@ mod tests {
             "hawser_agent_received_only_copies_total{flow=\"7\",path=\"2\"} 5",
             "hawser_agent_received_too_old_total{flow=\"7\",path=\"2\"} 7",
             "hawser_agent_frames_not_replicated_total{reason=\"passed_oversize\"} 12",
+            "hawser_agent_packets_unselected_total{} 15",
+            "hawser_agent_experience_refused_total{reason=\"line\"} 2",
+            "hawser_agent_experience_late_frames_total{direction=\"received\",flow=\"7\"} 4",
+            "hawser_agent_experience_stalled_seconds_total{direction=\"received\",flow=\"7\"} 0.25",
+            "hawser_agent_experience_delay_seconds{direction=\"received\",flow=\"7\"} 0.08",
             "hawser_agent_device_took_uplink_packets_total{} 13",
         ] {
             assert!(page.lines().any(|line| line == sample), "{sample}: {page}");

@@ -732,6 +732,7 @@ impl Node {
             sender.replace_policy(*flow, description.policy)?;
         }
         self.own.begin(sender, config)?;
+        sender.expect(destinations_of_peers(config))?;
         for (prefix, rules) in &self.flows.send_selectors {
             sender.select(*prefix, rules)?;
             warn_of_large_packets(*prefix, sender, rules);
@@ -918,6 +919,12 @@ impl Drop for Node {
                 .unwrap_or_else(|error| warn!("packets may be lost: {error}"));
         }
     }
+}
+
+/// Returns the destinations that are routed to the agent's own interface: what no flow selects there is said.
+fn destinations_of_peers(config: &Config) -> BTreeSet<Prefix> {
+    let routes = config.device.iter().flat_map(|device| &device.routes);
+    routes.map(|route| route.destination).collect()
 }
 
 fn sender_options(config: &Config, clock: &SendClock) -> SenderOptions {

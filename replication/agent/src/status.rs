@@ -1,6 +1,7 @@
 //! The status of a node: the counters of the eBPF programs and the totals of the arrival records.
 
 mod controlled;
+mod experience;
 mod show;
 mod unselected;
 
@@ -9,6 +10,7 @@ pub use controlled::{
     ControllerStatus, JudgedStatus, PathStatus, PathWindowStatus, PeerStatus, PolicyStatus,
     WatchStatus, WindowStatus,
 };
+pub use experience::{ExperienceStatus, FlowExperience};
 pub use show::{Args, run};
 pub(crate) use unselected::Unselected;
 
@@ -84,8 +86,11 @@ pub struct Status {
     /// Reasons that did not occur are left out.
     #[counter("frames_not_replicated", "reason")]
     pub not_replicated: BTreeMap<String, u64>,
-    /// Packets to a destination of flows that matched none of them. `None` if there were none.
+    /// Packets to a destination of flows, or to a peer through the agent's own interface, that matched no flow. `None` if
+    /// there were none.
     #[serde(default)]
+    #[counter("packets_unselected", help = "Packets to a destination of flows or to a peer that matched no flow, and left without copies",
+        of = |found| found.as_ref().map_or(0, |found| found.packets))]
     pub unselected: Option<UnselectedStatus>,
     /// Frames on interfaces of paths that were not deduplicated or not passed on as replicas, by reason.
     #[counter("frames_not_deduplicated", "reason")]
@@ -95,6 +100,10 @@ pub struct Status {
     #[gauge("controller_connected", help = "1 if the node is connected to its controller; NaN without one",
         of = |controller| controller.as_ref().map(|controller| controller.state == "connected"))]
     pub controller: Option<ControllerStatus>,
+    /// The reports of applications on how their flows fare.
+    #[serde(default)]
+    #[metrics]
+    pub experience: ExperienceStatus,
     /// The agent's own interface. `None` without one.
     #[serde(default)]
     #[metrics]
@@ -287,7 +296,7 @@ impl Status {
     fn of(
         node: &Node,
         observer: Option<&Observer>,
-        controller: Option<ControllerStatus>,
+        (controller, experience): (Option<ControllerStatus>, ExperienceStatus),
         device: Option<&Device>,
         deviations: Vec<Deviation>,
         configuration: &ConfigurationStatus,
@@ -315,6 +324,7 @@ impl Status {
             unselected: sender.unselected,
             not_deduplicated: receiver.not_deduplicated,
             controller,
+            experience,
             device: device.map(DeviceStatus::of).transpose()?,
             deviations,
             arrival_records_overflowed: observer.map_or(0, Observer::overflowed),
@@ -456,7 +466,7 @@ impl StatusFile {
         &mut self,
         node: &Node,
         observer: Option<&Observer>,
-        controller: Option<ControllerStatus>,
+        (controller, experience): (Option<ControllerStatus>, ExperienceStatus),
         device: Option<&Device>,
         deviations: Vec<Deviation>,
     ) {
@@ -464,7 +474,7 @@ impl StatusFile {
         let status = Status::of(
             node,
             observer,
-            controller,
+            (controller, experience),
             device,
             deviations,
             configuration,

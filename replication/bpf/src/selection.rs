@@ -7,7 +7,7 @@
 //! as well.
 
 use crate::Rule;
-use crate::selector::{Prefix, leave_alone, select};
+use crate::selector::{Prefix, expect, leave_alone, select};
 use crate::skeleton::replicate_xdp::types::reason;
 use hawser_kernel::table::{Table, TableError};
 use std::collections::{BTreeMap, BTreeSet};
@@ -34,6 +34,8 @@ const NOT_FORWARDED: [(&str, reason); 9] = [
 #[derive(Debug)]
 pub(crate) struct Selection {
     selected: BTreeMap<Prefix, Vec<Rule>>,
+    /// Destinations of packets to peers, whether flows select them or not.
+    of_peers: BTreeSet<Prefix>,
     not_forwarded: BTreeMap<Prefix, reason>,
     /// The node's own addresses, each as a prefix that holds a single address.
     own: BTreeMap<Prefix, reason>,
@@ -44,6 +46,8 @@ pub(crate) struct Selection {
 enum Row<'s> {
     Rules(&'s [Rule]),
     LeftAlone(reason),
+    /// Packets to a peer that no rule selects.
+    OfPeer,
 }
 
 impl Selection {
@@ -51,6 +55,7 @@ impl Selection {
         let parse = |(text, why): (&str, reason)| (text.parse().expect("a prefix"), why);
         Selection {
             selected: BTreeMap::new(),
+            of_peers: BTreeSet::new(),
             not_forwarded: NOT_FORWARDED.into_iter().map(parse).collect(),
             own: BTreeMap::new(),
         }
@@ -72,12 +77,30 @@ impl Selection {
         if rules.is_empty() {
             self.selected.remove(&prefix);
             self.write(table, &[prefix])?;
-            self.write(table, &left_alone)
+            self.write(table, &left_alone)?;
         } else {
             self.selected.insert(prefix, rules.to_vec());
             self.write(table, &left_alone)?;
-            self.write(table, &[prefix])
+            self.write(table, &[prefix])?;
         }
+        // A row of a peer within the prefix would hide its rules.
+        let of_peers = self.of_peers.iter();
+        let within: Vec<_> = of_peers
+            .filter(|other| prefix.contains(**other))
+            .copied()
+            .collect();
+        self.write(table, &within)
+    }
+
+    /// Makes packets to these prefixes, which are for peers, count where no flow selects them.
+    pub(crate) fn expect(
+        &mut self,
+        table: &impl Table,
+        prefixes: BTreeSet<Prefix>,
+    ) -> Result<(), TableError> {
+        self.of_peers = prefixes;
+        let all: Vec<_> = self.of_peers.iter().copied().collect();
+        self.write(table, &all)
     }
 
     /// Excludes packets to the addresses of this node, each given with the length of its link's
@@ -105,6 +128,7 @@ impl Selection {
             .try_for_each(|prefix| match self.row(*prefix) {
                 Some(Row::LeftAlone(why)) => leave_alone(table, *prefix, why),
                 Some(Row::Rules(rules)) => select(table, *prefix, rules),
+                Some(Row::OfPeer) => expect(table, *prefix),
                 None => select(table, *prefix, &[]),
             })
     }
@@ -112,13 +136,16 @@ impl Selection {
     /// Returns the trie's row for a prefix that is selected or excluded.
     fn row(&self, prefix: Prefix) -> Option<Row<'_>> {
         let Some(why) = self.left_alone(prefix) else {
-            return self.selected.get(&prefix).map(|rules| Row::Rules(rules));
+            let rules = self.selected.get(&prefix).map(|rules| Row::Rules(rules));
+            let is_of_peer = || self.of_peers.contains(&prefix) && !self.is_selected(prefix);
+            return rules.or_else(|| is_of_peer().then_some(Row::OfPeer));
         };
-        let is_selected = self
-            .selected
-            .keys()
-            .any(|selected| selected.contains(prefix));
-        is_selected.then_some(Row::LeftAlone(why))
+        self.is_selected(prefix).then_some(Row::LeftAlone(why))
+    }
+
+    fn is_selected(&self, prefix: Prefix) -> bool {
+        let mut selected = self.selected.keys();
+        selected.any(|selected| selected.contains(prefix))
     }
 
     fn left_alone(&self, prefix: Prefix) -> Option<reason> {
@@ -221,6 +248,22 @@ mod tests {
             ]
             .map(|(text, why)| (text.to_owned(), why))
         );
+    }
+
+    #[test]
+    fn a_peer_has_a_row_only_where_no_flow_is_selected() {
+        for (selected, has_row) in [
+            (&[][..], true),
+            (&["203.0.113.0/24"], true),
+            (&["10.99.0.2/32"], true),
+            (&["10.99.0.0/24"], false),
+            (&["0.0.0.0/0"], false),
+        ] {
+            let mut selection = selection(selected, &[]);
+            selection.of_peers.insert(prefix("10.99.0.0/24"));
+            let row = selection.row(prefix("10.99.0.0/24"));
+            assert_eq!(row == Some(Row::OfPeer), has_row, "{selected:?}");
+        }
     }
 
     #[test]

@@ -78,6 +78,17 @@ pub(crate) fn leave_alone(
     )
 }
 
+/// Makes packets to a prefix, of which no flow has rules, count as packets to a peer that match no flow.
+pub(crate) fn expect(table: &impl Table, prefix: Prefix) -> Result<(), TableError> {
+    table.set(
+        &selector_key(prefix),
+        &types::selector {
+            is_of_peer: 1,
+            ..empty(prefix)
+        },
+    )
+}
+
 fn selector_key(prefix: Prefix) -> types::selector_key {
     let (prefix_bits, address) = prefix.key();
     types::selector_key {

@@ -340,6 +340,11 @@ impl Sender {
             .select(&self.xdp.maps.selectors, prefix, rules)
     }
 
+    /// Makes packets to these prefixes, which are for peers, count as [missed](Self::missed) where no flow selects them.
+    pub fn expect(&mut self, prefixes: BTreeSet<Prefix>) -> Result<(), TableError> {
+        self.selection.expect(&self.xdp.maps.selectors, prefixes)
+    }
+
     /// Puts a policy into force while traffic flows, unless the current one has the same or a
     /// greater epoch. Returns whether it did.
     pub fn set_policy(&self, flow: FlowId, policy: SendPolicy) -> Result<bool, PolicyError> {

@@ -76,5 +76,5 @@ pub use pair_key::SecretKey;
 pub use pairs::{OwnKeys, PairRing, PairStatus};
 pub use plan::Equipment;
 pub use received::ReceivedFlow;
-pub use selection::{Selectors, TooManyFlows, inherit};
+pub use selection::{Selectors, TooManyFlows, flow_of, inherit};
 pub use viewer::Viewer;

@@ -7,7 +7,9 @@ use crate::pairs::{Due, OwnKeys, PairStatus, Pairs};
 use crate::plan::{Equipment, Plan, missing_paths};
 use crate::received::ReceivedFlow;
 use crate::reports::Reports;
+use crate::selection::{Selectors, flow_of, rule};
 use crate::sent::{PathChange, SentFlow};
+use hawser_experience::{Experience, Packet};
 use hawser_model::Name;
 use hawser_model::discovery::{Discovery, Ends};
 use hawser_model::node::{Assignment, Observation, Receive, Send};
@@ -288,6 +290,13 @@ impl ControlledNode {
         }
     }
 
+    /// Handles the experience of an application with a received flow.
+    pub fn handle_experience(&mut self, now: Instant, flow: FlowId, experience: &Experience) {
+        if let Some(received) = self.received_mut(flow) {
+            received.handle_experience(now, experience);
+        }
+    }
+
     /// Handles the end of a connection of a flow's viewer.
     pub fn handle_connection_end(&mut self, flow: FlowId, at: Instant) {
         if let Some(received) = self.received_mut(flow) {
@@ -469,6 +478,27 @@ impl ControlledNode {
         receives.map(|(flow, index)| (*flow, &self.receives[*index]))
     }
 
+    /// Returns a received flow, unless it is no longer assigned.
+    pub fn received_flow(&self, flow: FlowId) -> Option<&ReceivedFlow> {
+        self.receives.get(*self.plan.receives.get(&flow)?)
+    }
+
+    /// Returns the received flows that may carry such packets, one of each node that replicates.
+    pub fn receiving(&self, packet: &Packet) -> Vec<FlowId> {
+        let mut by_peer: BTreeMap<&Name, Selectors> = BTreeMap::new();
+        for (flow, received) in self.received() {
+            let select = received.select().map(|select| rule(flow, select));
+            if let Some(Ok((prefix, rule))) = select {
+                let selectors = by_peer.entry(received.peer()).or_default();
+                selectors.entry(prefix).or_default().push(rule);
+            }
+        }
+        let flows = by_peer.values();
+        flows
+            .filter_map(|selectors| flow_of(selectors, packet))
+            .collect()
+    }
+
     fn handle_connection(&mut self, now: Instant, connection: Connection) {
         if connection == self.connection {
             return;
@@ -629,13 +659,13 @@ impl ControlledNode {
 
     fn reassigned(
         &mut self,
-        mut known: Option<ReceivedFlow>,
+        known: Option<ReceivedFlow>,
         receive: Receive,
         is_watched: bool,
         has_restarted: bool,
         now: Instant,
     ) -> ReceivedFlow {
-        let viewer = known.as_mut().and_then(|known| known.take_viewer(&receive));
+        let viewer = known.as_ref().and_then(|known| known.viewer_for(&receive));
         let known = known.filter(|known| !has_restarted && known.has_same_assignment(&receive));
         let mut received = match known {
             Some(mut known) => {
@@ -646,8 +676,7 @@ impl ControlledNode {
             }
             None => ReceivedFlow::new(receive, now),
         };
-        let viewer = viewer.or_else(|| received.new_viewer());
-        received.set_viewer(viewer.filter(|_| is_watched), now);
+        received.set_viewer(viewer, is_watched, now);
         received
     }
 

@@ -1,7 +1,9 @@
 use crate::judge::{Judge, Window};
 use crate::viewer::Viewer;
+use hawser_experience::Experience;
+use hawser_model::Name;
 use hawser_model::node::{Observation, Receive};
-use hawser_model::resource::{Mode, Policy};
+use hawser_model::resource::{Mode, Policy, Selector};
 use hawser_pathset::JudgedPacket;
 use hawser_units::Instant;
 use std::time::Duration;
@@ -20,7 +22,9 @@ pub struct ReceivedFlow {
     /// The flow as assigned, with the newest policy in force at the ingress.
     pub(crate) assigned: Receive,
     judge: Judge,
-    viewer: Option<Viewer>,
+    viewer: Viewer,
+    /// Whether the viewer's requests are watched.
+    is_watched: bool,
     /// The arrival time of the newest packet that was judged.
     judged_until: Instant,
     pending: Option<PendingDegradation>,
@@ -50,7 +54,8 @@ impl ReceivedFlow {
     pub(crate) fn new(assigned: Receive, now: Instant) -> Self {
         ReceivedFlow {
             judge: Judge::new(&assigned, now),
-            viewer: None,
+            viewer: Viewer::new(assigned.trigger.as_ref()),
+            is_watched: false,
             judged_until: now,
             pending: None,
             assigned,
@@ -79,7 +84,17 @@ impl ReceivedFlow {
 
     /// Returns the viewer; `None` if its requests are not watched.
     pub fn viewer(&self) -> Option<&Viewer> {
-        self.viewer.as_ref()
+        Some(&self.viewer).filter(|_| self.is_watched)
+    }
+
+    /// Returns the packets of the flow, as selected at the ingress.
+    pub fn select(&self) -> Option<&Selector> {
+        self.assigned.select.as_ref()
+    }
+
+    /// Returns the node that replicates the flow.
+    pub fn peer(&self) -> &Name {
+        &self.assigned.peer
     }
 
     /// Returns whether the judge can be kept: everything but the policy is the same.
@@ -90,24 +105,24 @@ impl ReceivedFlow {
         } == self.assigned
     }
 
-    /// Takes the viewer out, if the other assignment has the same trigger.
-    pub(crate) fn take_viewer(&mut self, other: &Receive) -> Option<Viewer> {
+    /// Returns the record of the viewer, if the other assignment has the same trigger.
+    pub(crate) fn viewer_for(&self, other: &Receive) -> Option<Viewer> {
         let is_same = self.assigned.trigger == other.trigger;
-        self.viewer.take().filter(|_| is_same)
+        is_same.then(|| self.viewer.clone())
     }
 
-    /// Watches the viewer's requests, or stops.
-    pub(crate) fn set_viewer(&mut self, viewer: Option<Viewer>, now: Instant) {
-        self.viewer = viewer;
-        let Receive { policy, paths, .. } = &self.assigned;
-        if let Some(viewer) = &mut self.viewer {
-            viewer.handle_policy(policy, *paths, now);
+    /// Takes over an earlier record of the viewer, if there is one, and watches its requests, or
+    /// stops.
+    pub(crate) fn set_viewer(&mut self, viewer: Option<Viewer>, is_watched: bool, now: Instant) {
+        if let Some(viewer) = viewer {
+            self.viewer = viewer;
         }
-    }
-
-    /// Returns a new record of the viewer that the assignment describes.
-    pub(crate) fn new_viewer(&self) -> Option<Viewer> {
-        self.assigned.trigger.as_ref().map(Viewer::new)
+        self.is_watched = is_watched;
+        if !is_watched {
+            self.viewer.handle_end(now);
+        }
+        let Receive { policy, paths, .. } = &self.assigned;
+        self.viewer.handle_policy(policy, *paths, now);
     }
 
     /// Takes over the policy of a new assignment of the same flow. Returns whether it is newer than
@@ -128,9 +143,7 @@ impl ReceivedFlow {
         }
         self.assigned.policy = policy.clone();
         self.judge.handle_policy(policy, now);
-        if let Some(viewer) = &mut self.viewer {
-            viewer.handle_policy(policy, self.assigned.paths, now);
-        }
+        self.viewer.handle_policy(policy, self.assigned.paths, now);
         true
     }
 
@@ -142,30 +155,36 @@ impl ReceivedFlow {
 
     /// Handles a request of the viewer.
     pub(crate) fn handle_request(&mut self, at: Instant) {
-        if let Some(viewer) = &mut self.viewer {
-            viewer.handle_request(at);
+        if self.is_watched {
+            self.viewer.handle_request(at);
+        }
+    }
+
+    /// Handles a report of the application. A flow that stays on the default route cannot be helped.
+    pub(crate) fn handle_experience(&mut self, at: Instant, experience: &Experience) {
+        if self.assigned.mode != Mode::Single {
+            self.viewer.handle_experience(at, experience);
         }
     }
 
     /// Handles the end of a connection of the viewer.
     pub(crate) fn handle_end(&mut self, at: Instant) {
-        if let Some(viewer) = &mut self.viewer {
-            viewer.handle_end(at);
+        if self.is_watched {
+            self.viewer.handle_end(at);
         }
     }
 
     /// Passes the size of frames to the judge, from the total number of requests.
     pub(crate) fn handle_request_count(&mut self, requests: u64) {
         let packets = self.judge.packets();
-        let viewer = self.viewer.as_mut();
-        if let Some(size) = viewer.and_then(|viewer| viewer.handle_counts(requests, packets)) {
+        if let Some(size) = self.viewer.handle_counts(requests, packets) {
             self.judge.handle_frame_size(size);
         }
     }
 
     /// Returns when [`ReceivedFlow::handle_timeout`] is due.
     pub(crate) fn poll_timeout(&self, arrival_deadline: Duration) -> Option<Instant> {
-        let viewer = self.viewer.as_ref().and_then(Viewer::poll_timeout);
+        let viewer = self.viewer.poll_timeout();
         let pending = self.pending.as_ref().map(|pending| {
             if self.judged_until >= pending.at {
                 pending.at
@@ -185,8 +204,7 @@ impl ReceivedFlow {
         mut emit: impl FnMut(Instant, Observation),
     ) {
         let flow = &self.assigned.flow;
-        let viewer = self.viewer.as_mut();
-        if let Some((at, degraded)) = viewer.and_then(|viewer| viewer.handle_timeout(flow, now)) {
+        if let Some((at, degraded)) = self.viewer.handle_timeout(flow, now) {
             if self.can_verify_degradation() {
                 self.defer(at, degraded);
             } else {
@@ -195,18 +213,12 @@ impl ReceivedFlow {
         }
         match self.resolve(now, arrival_deadline) {
             Some(Resolution::Confirmed(at, degraded)) => emit(at, degraded),
-            Some(Resolution::Dismissed) => self.rearm(now),
+            Some(Resolution::Dismissed) => self.viewer.rearm(now),
             None => {}
         }
         self.judge.handle_timeout(now);
         while let Some(observation) = self.judge.poll_observation(&self.assigned.policy) {
             emit(now, observation);
-        }
-    }
-
-    fn rearm(&mut self, now: Instant) {
-        if let Some(viewer) = &mut self.viewer {
-            viewer.rearm(now);
         }
     }
 
@@ -267,8 +279,7 @@ mod tests {
                                "reason": "judged", "decided_unix_ms": 0 }} }}"#
         );
         let mut flow = ReceivedFlow::new(serde_json::from_str(&text).unwrap(), at(0));
-        let viewer = flow.new_viewer();
-        flow.set_viewer(viewer, at(0));
+        flow.set_viewer(None, true, at(0));
         flow
     }
 
@@ -337,6 +348,43 @@ mod tests {
         let mut flow = flow("evidence");
         flow.handle_request(at(1_000));
         assert_eq!(degraded(&mut flow, 1_000..2_000), [(1_702, at(1_451))]);
+    }
+
+    fn late(frames: u32) -> Experience {
+        Experience {
+            late: Some(frames),
+            ..Experience::default()
+        }
+    }
+
+    #[test]
+    fn late_frames_on_the_default_route_are_reported_at_once() {
+        for (mode, reported) in [("replicate", 1), ("evidence", 1), ("single", 0)] {
+            let mut flow = flow(mode);
+            flow.handle_policy(
+                &Policy {
+                    epoch: 2,
+                    code: PolicyCode::OFF,
+                    ..flow.policy().clone()
+                },
+                at(0),
+            );
+            flow.handle_experience(at(2_000), &late(3));
+            let due = flow.poll_timeout(DEADLINE).filter(|due| *due <= at(2_000));
+            assert_eq!(due.is_some(), reported == 1, "{mode}");
+            assert_eq!(degraded(&mut flow, 2_000..9_000).len(), reported, "{mode}");
+        }
+    }
+
+    #[test]
+    fn reported_late_frames_are_not_believed_while_paths_deliver() {
+        let mut flow = flow("evidence");
+        pass_packets(&mut flow, 0..2_000, true);
+        flow.handle_experience(at(2_000), &late(30));
+        assert!(degraded(&mut flow, 2_000..2_010).is_empty());
+        pass_packets(&mut flow, 2_000..2_010, true);
+        assert!(degraded(&mut flow, 2_010..2_500).is_empty());
+        assert_eq!(flow.viewer().unwrap().degradations(), 1);
     }
 
     #[test]

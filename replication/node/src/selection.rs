@@ -1,5 +1,6 @@
 //! The rules that map packets to flows.
 
+use hawser_experience::Packet;
 use hawser_model::resource::Selector;
 use hawser_units::{FlowId, Ports, Prefix, Rule};
 use std::cmp::Reverse;
@@ -45,6 +46,27 @@ pub fn inherit(selectors: &Selectors, max_rules: usize) -> Result<Selectors, Too
         inherited.insert(*prefix, rules);
     }
     Ok(inherited)
+}
+
+/// Returns the flow that a packet belongs to: that of the first rule that matches it, from the longest
+/// prefix to the shortest.
+pub fn flow_of(selectors: &Selectors, packet: &Packet) -> Option<FlowId> {
+    let destination = Prefix::host(packet.destination.ip());
+    let (source, to) = (packet.source.port(), packet.destination.port());
+    let matches = |rule: &&Rule| {
+        let protocol = packet.protocol.number();
+        rule.protocol.is_none_or(|wanted| wanted == protocol)
+            && (rule.ports.as_ref()).is_none_or(|ports| {
+                ports.source.contains(&source) && ports.destination.contains(&to)
+            })
+    };
+    let rules = selectors
+        .iter()
+        .filter(|(prefix, _)| prefix.contains(destination));
+    let mut rules: Vec<_> = rules.collect();
+    rules.sort_by_key(|(prefix, _)| Reverse(prefix.bits()));
+    let mut rules = rules.into_iter().flat_map(|(_, rules)| rules);
+    rules.find(matches).map(|rule| rule.flow)
 }
 
 /// Converts a selector to its prefix and the rule for packets to that prefix. The error says how to

@@ -1,5 +1,7 @@
-//! The requests of a flow's viewer. Late requests show that the flow is degraded.
+//! The requests of a flow's viewer, and the reports of the application. Late requests and late frames
+//! show that the flow is degraded.
 
+use hawser_experience::Experience;
 use hawser_model::Name;
 use hawser_model::node::Observation;
 use hawser_model::resource::{self, Policy};
@@ -16,8 +18,8 @@ const MIN_REQUESTS: u64 = 10;
 /// Weight of a new sample in the smoothed frame size.
 const GAIN: f64 = 0.25;
 
-/// The viewer of a received flow, whose requests are watched.
-#[derive(Debug)]
+/// The viewer of a received flow, whose requests may be watched and which may report late frames.
+#[derive(Debug, Clone)]
 pub struct Viewer {
     trigger: Trigger,
     fired_at: Option<Instant>,
@@ -28,7 +30,7 @@ pub struct Viewer {
 }
 
 /// The number of packets that answer a request.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 struct FrameSize {
     requests: u64,
     packets: u64,
@@ -36,12 +38,14 @@ struct FrameSize {
 }
 
 impl Viewer {
-    pub(crate) fn new(settings: &resource::Trigger) -> Self {
-        let config = TriggerConfig {
+    /// Creates the viewer of a flow with this trigger, or with the default limits of one.
+    pub(crate) fn new(settings: Option<&resource::Trigger>) -> Self {
+        let default = TriggerConfig::default();
+        let config = settings.map_or(default, |settings| TriggerConfig {
             late_after: Duration::from_millis(settings.late_after_ms.into()),
             in_a_row: settings.consecutive,
-            ..TriggerConfig::default()
-        };
+            ..default
+        });
         Viewer {
             trigger: Trigger::new(config),
             fired_at: None,
@@ -57,7 +61,8 @@ impl Viewer {
         self.trigger.late_requests()
     }
 
-    /// Returns how often as many consecutive requests were late as the trigger allows.
+    /// Returns how often as many consecutive requests, or reported frames, were late as the trigger
+    /// allows.
     pub fn degradations(&self) -> u64 {
         self.degraded
     }
@@ -69,6 +74,13 @@ impl Viewer {
 
     pub(crate) fn handle_request(&mut self, at: Instant) {
         self.trigger.handle_request(at);
+    }
+
+    /// Handles a report of the application.
+    pub(crate) fn handle_experience(&mut self, at: Instant, experience: &Experience) {
+        let stalled = Duration::from_millis(experience.stalled_ms.unwrap_or_default().into());
+        let late = experience.late.unwrap_or_default();
+        self.trigger.handle_report(at, late, stalled);
     }
 
     /// Handles the end of a connection. Silence is no sign of degradation until the next request.
@@ -101,6 +113,9 @@ impl Viewer {
 
     /// Returns when [`Viewer::handle_timeout`] is due.
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
+        if self.trigger.has_event() {
+            return Some(Instant::ZERO);
+        }
         let rearm_at = self.fired_at.filter(|_| !self.on_all_paths);
         let rearm_at = rearm_at.map(|at| at + (REARM_AFTER + Duration::from_nanos(1)));
         rearm_at
@@ -200,7 +215,7 @@ mod tests {
             late_after_ms: 100,
             consecutive: 2,
         };
-        let mut viewer = Viewer::new(&settings);
+        let mut viewer = Viewer::new(Some(&settings));
         viewer.handle_policy(&policy(1, 0), ALL, at(0));
         viewer
     }
@@ -236,6 +251,31 @@ mod tests {
             degraded(&mut viewer, 0..8_000),
             [201, 201 + 5_001 + 1_000 + 201]
         );
+    }
+
+    #[test]
+    fn late_frames_are_reported_once_until_the_policy_changes() {
+        let mut viewer = viewer();
+        let mut reported = Vec::new();
+        for second in 1..20u64 {
+            let late = Experience {
+                late: Some(30),
+                ..Experience::default()
+            };
+            viewer.handle_experience(at(second * 1_000), &late);
+            reported.extend(degraded(&mut viewer, second * 1_000..(second + 1) * 1_000));
+        }
+        // After a degradation that changed nothing, it is armed again, with a second of hold-off.
+        assert_eq!(reported, [1_000, 8_000, 15_000]);
+        viewer.handle_policy(&policy(2, 0b11), ALL, at(20_000));
+        viewer.handle_experience(
+            at(21_000),
+            &Experience {
+                stalled_ms: Some(1_000),
+                ..Experience::default()
+            },
+        );
+        assert!(degraded(&mut viewer, 21_000..40_000).is_empty());
     }
 
     #[test]

@@ -24,11 +24,21 @@ impl Default for TriggerConfig {
     }
 }
 
-/// Watches the viewer's requests and detects when the experience degrades.
+/// The time before a report of the application that it is about, without stalls.
+const REPORTED: Duration = Duration::from_secs(1);
+
+/// The longest stall of a report that counts, and with it the longest time that a report is about.
+const MAX_STALL: Duration = Duration::from_secs(10);
+
+/// Watches the viewer's requests, and the reports of the application, and detects when the
+/// experience degrades.
 ///
 /// A request becomes late when it is due, not when it arrives. While none arrives, another late
 /// request is counted every `late_after`. A request in time resets the count. Once fired, the
 /// trigger stays silent until it is re-armed.
+///
+/// A late frame that the application reports counts as a late request, and a stall as many as it
+/// lasts times `late_after`. A report without either resets their count.
 ///
 /// Requests must be handled in order of time, and those from before `now` before
 /// `handle_timeout(now)`.
@@ -42,6 +52,8 @@ pub struct Trigger {
     since: Instant,
     /// Late requests in a row.
     late: u32,
+    /// Late frames in consecutive reports of the application, since one without.
+    reported: u32,
     total_late: u64,
     /// Whether the trigger has fired and was not re-armed.
     fired: bool,
@@ -50,14 +62,15 @@ pub struct Trigger {
     event: Option<Degraded>,
 }
 
-/// The configured number of requests in a row was late.
+/// The configured number of requests or frames in a row was late.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Degraded {
     /// The time of detection.
     pub at: Instant,
-    /// The time at which the last of the late requests was due.
+    /// The time at which the last of the late requests was due; that of the report, if the
+    /// application has reported late frames.
     pub due: Instant,
-    /// The time since the last request, at detection.
+    /// The time since the last request, at detection; that which the report is about.
     pub silent: Duration,
 }
 
@@ -69,6 +82,7 @@ impl Trigger {
             last: None,
             since: Instant::ZERO,
             late: 0,
+            reported: 0,
             total_late: 0,
             fired: false,
             resumes: Instant::ZERO,
@@ -88,6 +102,34 @@ impl Trigger {
         }
         self.last = Some(at);
         self.since = at;
+    }
+
+    /// Handles a report of the application: the frames that were late since its last one, and the
+    /// time for which it showed nothing new.
+    pub fn handle_report(&mut self, at: Instant, late: u32, stalled: Duration) {
+        let stalled = stalled.min(MAX_STALL);
+        let intervals = stalled.as_nanos() / self.config.late_after.as_nanos().max(1);
+        let late = late.max(u32::try_from(intervals).unwrap_or(u32::MAX));
+        if self.fired || at < self.resumes {
+            return;
+        }
+        self.reported = match late {
+            0 => 0,
+            late => self.reported.saturating_add(late),
+        };
+        if self.reported >= self.config.in_a_row.max(1) {
+            self.event = Some(Degraded {
+                at,
+                due: at,
+                silent: REPORTED.max(stalled),
+            });
+            self.fired = true;
+        }
+    }
+
+    /// Returns whether [`Trigger::poll_event`] has an event.
+    pub fn has_event(&self) -> bool {
+        self.event.is_some()
     }
 
     /// Handles the end of the connection (FIN or RST): until the next request, silence is no sign
@@ -140,6 +182,7 @@ impl Trigger {
     pub fn rearm(&mut self, now: Instant) {
         self.fired = false;
         self.late = 0;
+        self.reported = 0;
         self.resumes = now + self.config.hold_off;
     }
 
@@ -253,6 +296,40 @@ mod tests {
         trigger.rearm(ms(10_000));
         assert_eq!(wait(&mut trigger, ms(11_440)), None);
         assert_eq!(wait(&mut trigger, ms(12_000)).unwrap().due, ms(11_450));
+    }
+
+    /// Handles reports of late frames, one a second from the first second on. Returns the numbers of
+    /// those that fired the trigger.
+    fn report(trigger: &mut Trigger, late: &[(u32, u64)]) -> Vec<u64> {
+        let mut fired = Vec::new();
+        for (second, (late, stalled_ms)) in (1..).zip(late) {
+            trigger.handle_report(ms(second * 1000), *late, Duration::from_millis(*stalled_ms));
+            fired.extend(trigger.poll_event().map(|degraded| {
+                assert_eq!(
+                    (degraded.at, degraded.due),
+                    (ms(second * 1000), degraded.at)
+                );
+                second
+            }));
+        }
+        fired
+    }
+
+    #[test]
+    fn reports_of_three_late_frames_fire_once() {
+        assert_eq!(report(&mut trigger(), &[(3, 0), (30, 0), (30, 0)]), [1]);
+        assert_eq!(report(&mut trigger(), &[(1, 0), (1, 0), (1, 0)]), [3]);
+        assert_eq!(report(&mut trigger(), &[(2, 0), (0, 0), (2, 0)]), []);
+        assert_eq!(report(&mut trigger(), &[(0, 449), (0, 0), (0, 450)]), [3]);
+        assert_eq!(report(&mut trigger(), &[(u32::MAX, u64::MAX)]), [1]);
+    }
+
+    #[test]
+    fn reports_in_the_hold_off_do_not_count() {
+        let mut trigger = trigger();
+        assert_eq!(report(&mut trigger, &[(3, 0)]), [1]);
+        trigger.rearm(ms(1_500));
+        assert_eq!(report(&mut trigger, &[(0, 0), (3, 0), (2, 0), (1, 0)]), [4]);
     }
 
     #[test]

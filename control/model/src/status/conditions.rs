@@ -316,7 +316,7 @@ impl Facts<'_> {
                 ),
             )
             .since(decided),
-            (Some(_), _) => Finding::holds(Reason::Degraded, "the viewer's requests were late").since(decided),
+            (Some(_), _) => Finding::holds(Reason::Degraded, "the viewer's requests or frames were late").since(decided),
         }
     }
 

@@ -75,7 +75,7 @@ pub enum Reason {
     Waiting,
     /// The flow needs help at all times.
     Always,
-    /// The viewer's requests were late.
+    /// The viewer's requests were late, or the application reported late frames.
     Degraded,
     /// The viewer's requests have not been late.
     NotLate,

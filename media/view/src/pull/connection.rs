@@ -186,6 +186,7 @@ impl Connection {
             if until.should_stop() {
                 return Err(Ended::Stopped);
             }
+            recorder.report(&self.stream);
             match self.stream.read(&mut buffer[filled..]) {
                 Ok(0) => {
                     return Err(Ended::Lost(io::Error::other(

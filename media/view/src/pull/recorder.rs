@@ -1,16 +1,20 @@
 use super::timeline::{Arrival, Row};
 use super::{Config, Summary};
 use crate::Failure;
+use crate::experience::Experienced;
 use crate::failure::attempt;
 use crate::files::Files;
 use crate::measured::{self, CaptureInterval, SUMMARISED};
 use crate::table::Table;
 use hawser_cloud::Cloud;
 use hawser_codec::pull::FrameHeader;
-use hawser_io::clock::unix_ns;
+use hawser_experience::{Packet, Protocol};
+use hawser_io::clock::{SteadyClock, unix_ns};
 use hawser_qoe::Frame;
 use hawser_units::Instant;
 use std::collections::VecDeque;
+use std::net::TcpStream;
+use std::time::Duration;
 
 /// A frame with its timestamps.
 pub(crate) struct Delivery<'a> {
@@ -35,6 +39,8 @@ pub(crate) struct Recorder {
     damaged: u64,
     connections: u64,
     protocol_errors: u64,
+    experience: Option<Experienced>,
+    clock: SteadyClock,
 }
 
 impl Recorder {
@@ -54,6 +60,8 @@ impl Recorder {
             damaged: 0,
             connections: 0,
             protocol_errors: 0,
+            experience: config.report_to.clone().map(Experienced::new),
+            clock: SteadyClock::start(),
         })
     }
 
@@ -74,6 +82,20 @@ impl Recorder {
     pub(crate) fn is_full(&self) -> bool {
         self.max_frames
             .is_some_and(|max_frames| self.frames() >= max_frames)
+    }
+
+    /// Reports what the viewer experiences, if that is due, on the flow of this connection.
+    pub(crate) fn report(&mut self, stream: &TcpStream) {
+        let Some(experience) = &mut self.experience else {
+            return;
+        };
+        experience.handle_timeout(self.clock.now(), || {
+            Some(Packet {
+                protocol: Protocol::Tcp,
+                source: stream.peer_addr().ok()?,
+                destination: stream.local_addr().ok()?,
+            })
+        });
     }
 
     /// Records a read of the socket.
@@ -103,6 +125,11 @@ impl Recorder {
             points: delivery.header.points.into(),
             is_identical: digest == delivery.header.digest,
         };
+        if let Some(experience) = &mut self.experience {
+            let delay = row.decoded_ns.saturating_sub(row.captured_ns);
+            let delay = Duration::from_nanos(delay);
+            experience.handle_frame(self.clock.now(), self.interval.get(), Some(delay));
+        }
         if row.is_identical {
             self.identical += 1;
             if self.frames.len() == SUMMARISED {

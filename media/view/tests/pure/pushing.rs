@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -105,6 +106,20 @@ impl Broadcast {
             ..hawser_view::Config::new(publisher.to_string(), self.path("media.key"))
         }
     }
+}
+
+/// An agent that takes reports, until one is as wanted. Returns that one.
+fn reports_at(
+    socket: &Path,
+    is_wanted: impl Fn(&serde_json::Value) -> bool + Send + 'static,
+) -> JoinHandle<serde_json::Value> {
+    let listener = UnixListener::bind(socket).unwrap();
+    thread::spawn(move || {
+        let (application, _) = listener.accept().unwrap();
+        let lines = BufReader::new(application).lines();
+        let mut reports = lines.map(|line| serde_json::from_str(&line.unwrap()).unwrap());
+        reports.find(|report| is_wanted(report)).unwrap()
+    })
 }
 
 /// A publisher that runs in a thread.
@@ -713,4 +728,44 @@ fn what_a_viewer_saved_is_published_again() {
         low.abs_diff(low_before) < 200 && high.abs_diff(high_before) < 200,
         "{low} to {high} mm, {low_before} to {high_before} before"
     );
+}
+
+#[test]
+fn both_ends_report_to_their_agents() {
+    let broadcast = Broadcast::new();
+    let [of_publisher, of_viewer] =
+        ["publisher.sock", "viewer.sock"].map(|name| broadcast.path(name));
+    let wish = reports_at(&of_publisher, |report| report["rate_bps"].is_u64());
+    let experience = reports_at(&of_viewer, |report| report["frames"].as_u64() > Some(0));
+    let config = Config {
+        report_to: Some(of_publisher),
+        ..broadcast.publisher_config()
+    };
+    let publishing = Publishing::start(Publisher::open(&config).unwrap());
+    let publisher = publishing.address;
+    let stop = AtomicBool::new(false);
+    let (wish, experience) = thread::scope(|scope| {
+        scope.spawn(|| {
+            let config = hawser_view::Config {
+                frames: None,
+                report_to: Some(of_viewer),
+                ..broadcast.viewer_config(publisher)
+            };
+            hawser_view::watch(&config, &stop).unwrap();
+        });
+        let reported = (wish.join().unwrap(), experience.join().unwrap());
+        stop.store(true, Relaxed);
+        reported
+    });
+    publishing.stop();
+    assert_eq!(wish["rate_bps"], config.bounds.maximum().bps());
+    for report in [&wish, &experience] {
+        assert_eq!(report["packet"]["protocol"], "udp", "{report}");
+        assert_eq!(
+            report["packet"]["source"],
+            publisher.to_string(),
+            "{report}"
+        );
+    }
+    assert_eq!(wish["packet"], experience["packet"]);
 }

@@ -5,7 +5,9 @@ use hawser_publish::pull::{Publisher, Report};
 use hawser_recording::{Recording, Source, Synthetic};
 use hawser_view::pull::{Config, Summary, timeline, watch};
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
+use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -196,4 +198,28 @@ fn an_address_without_a_port_is_refused_at_once() {
         error.to_string().contains("\"localhost\" is not HOST:PORT"),
         "{error}"
     );
+}
+
+#[test]
+fn a_viewer_reports_to_the_agent_of_its_machine() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("viewer.sock");
+    let agent = UnixListener::bind(&socket).unwrap();
+    let publisher = publisher(any_port(), None);
+    let address = publisher.address();
+    let report = thread::spawn(move || {
+        let (application, _) = agent.accept().unwrap();
+        let line = BufReader::new(application).lines().next().unwrap();
+        serde_json::from_str::<serde_json::Value>(&line.unwrap()).unwrap()
+    });
+    let config = Config {
+        duration: Some(Duration::from_secs(3)),
+        report_to: Some(socket),
+        ..Config::new("")
+    };
+    watch_publisher(publisher, config).unwrap();
+    let report = report.join().unwrap();
+    assert_eq!(report["packet"]["protocol"], "tcp");
+    assert_eq!(report["packet"]["source"], address.to_string());
+    assert!(report["frames"].as_u64() > Some(0), "{report}");
 }

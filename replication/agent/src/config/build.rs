@@ -3,7 +3,9 @@ mod device;
 use super::file::{File, Node, PathEntry, Receive, RemainsOnly, Send, SignalAddress};
 use super::keys::read_key;
 use super::select::{Selector, rule};
-use super::{Config, ConfigError, ControllerConfig, PathConfig, Peer, Remains, UplinkNames, file};
+use super::{
+    Config, ConfigError, ControllerConfig, PathConfig, Peer, Remains, Reporters, UplinkNames, file,
+};
 use crate::flows::{Flows, Selectors, Sent};
 use hawser_client::Controller;
 use hawser_io::config::Source;
@@ -15,6 +17,7 @@ use hawser_replication_bpf::{MANAGEMENT_PORTS, MAX_RULES, Prefix, Rule, SendPoli
 use hawser_shim::{Cover, KeyRing, KeySlot, SealRing};
 use hawser_units::{FlowId, MAX_PATHS, PathId, PathSet, PolicyCode};
 use hawser_wire::SIGNAL_PORT;
+use nix::unistd::User;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -97,6 +100,7 @@ impl Builder<'_> {
             persistent_state: self.persistent_state(&file),
             max_age: Duration::from_millis(node.max_age_ms.into()),
             arrival_deadline: Duration::from_millis(node.arrival_deadline_ms),
+            reporters: self.reporters(&file.node)?,
             metrics: node.metrics,
             trace: node.trace.clone(),
             flows: self.flows(&file, &paths, &peers)?,
@@ -130,6 +134,24 @@ impl Builder<'_> {
             return Err(self.at(spanned, message));
         }
         Ok(())
+    }
+
+    /// Finds the users that are named, so that an agent looks up no name while it runs.
+    fn reporters(&self, spanned: &Spanned<Node>) -> Result<Reporters, ConfigError> {
+        let mut reporters = Reporters::default();
+        for name in &spanned.get_ref().reporters {
+            if name == "*" {
+                reporters.all = true;
+            } else if let Ok(number) = name.parse() {
+                reporters.users.insert(number);
+            } else {
+                let user = User::from_name(name).ok().flatten();
+                let unknown = || format!("reporters: this machine has no user {name:?}");
+                let user = user.ok_or_else(|| self.at(spanned, unknown()))?;
+                reporters.users.insert(user.uid.as_raw());
+            }
+        }
+        Ok(reporters)
     }
 
     fn controller(&self, file: &File) -> Result<Option<ControllerConfig>, ConfigError> {
@@ -664,7 +686,12 @@ paths = [1, 2]
 
     #[test]
     fn refusals_name_the_line_and_what_would_be_right() {
-        let cases: [(&str, &str, &str); 20] = [
+        let cases: [(&str, &str, &str); 21] = [
+            (
+                "[node]",
+                "[node]\nreporters = [\"root\", \"no such user\"]",
+                "line 2: reporters: this machine has no user \"no such user\"",
+            ),
             (
                 "[node]",
                 "[node]\nmax_age_ms = 0",

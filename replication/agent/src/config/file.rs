@@ -90,6 +90,10 @@ pub(super) struct Node {
     /// unless source ports are selected.
     #[serde(default = "default_management_ports")]
     pub(super) management_ports: Vec<u16>,
+    /// The users whose programs may report how their flows fare, besides root and the agent's own user: by
+    /// name or number; `"*"` is all.
+    #[serde(default)]
+    pub(super) reporters: Vec<String>,
     /// A loopback address and port at which metrics are served, such as `"127.0.0.1:9476"`.
     pub(super) metrics: Option<SocketAddr>,
     /// Under a controller: a CSV file with all judgements and decisions and their times, overwritten at

@@ -1,4 +1,5 @@
 mod controlled;
+mod experience;
 
 use super::{DeviceStatus, PathState, ReceiveStatus, Status, UnselectedStatus};
 use crate::config::Remains;
@@ -43,6 +44,7 @@ fn describe(status: &Status, now_ms: u64) -> String {
     text += &modes(status);
     text += &sent(status);
     text += &received(status);
+    text += &experience::describe(&status.experience);
     text += &dropped_by_device(status);
     for (path, counts) in &status.lost_copies {
         text += &reasons(&format!("copies not sent on path {path}"), counts);
@@ -296,7 +298,9 @@ fn table(title: &str, header: &[&str], rows: Vec<Vec<String>>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{ConfigurationStatus, Copies, ModeStatus, PathState, SendStatus};
+    use super::super::{
+        ConfigurationStatus, Copies, ExperienceStatus, ModeStatus, PathState, SendStatus,
+    };
     use super::*;
     use std::collections::BTreeMap;
 
@@ -369,6 +373,7 @@ mod tests {
             unselected: None,
             not_deduplicated: BTreeMap::from([("dropped_tag".to_owned(), 3)]),
             controller: None,
+            experience: ExperienceStatus::default(),
             device: None,
             deviations: Vec::new(),
             arrival_records_overflowed: 0,

@@ -3,6 +3,7 @@
 
 mod certificates;
 mod discovery;
+mod experience;
 mod keys;
 mod pruning;
 mod rig;

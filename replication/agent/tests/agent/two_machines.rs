@@ -307,6 +307,18 @@ fn traffic_that_no_selector_matches_takes_an_uplink() {
 }
 
 #[test]
+fn packets_to_a_peer_that_no_flow_is_for_are_said() {
+    let elsewhere = "destination = \"10.98.0.";
+    let machines = Machines::start_changed(None, |_, text| {
+        text.replace("destination = \"10.99.0.", elsewhere)
+    });
+    assert_others_take_an_uplink(&machines);
+    let example = wait("an example", || machines.viewer.status().unselected);
+    assert_eq!(example.example, "TCP port 14700 to 10.99.0.1");
+    assert!(example.packets >= 20, "{example:?}");
+}
+
+#[test]
 fn unreplicated_packets_take_no_uplink_without_a_route() {
     // The next hop of the preferred path is beyond a router, so it is on no link.
     let beyond = "remote = \"203.0.113.2\"\nnext_hop = \"192.0.2.2\"";

@@ -97,7 +97,7 @@ struct selector {
 	__u8 count;
 	__u8 left_alone; /* enum reason, if packets to the prefix are excluded; 0 = apply the rules */
 	__u8 is_ipv6;    /* the prefix matches IPv6 only; ::/0 would contain mapped IPv4 too */
-	__u8 reserved;
+	__u8 is_of_peer; /* packets to the prefix are for a peer, and counted if no rule matches them */
 	struct rule rules[MAX_RULES];
 };
 _Static_assert(sizeof(struct selector) == 4 + MAX_RULES * sizeof(struct rule), "no padding in a selector");

@@ -30,7 +30,7 @@ static __always_inline bool ports_match(const struct rule *rule, const struct pa
 struct selected {
 	__u16 flow;
 	__u8 flags;
-	bool is_missed; /* there are rules for the packet's destination, and none for its protocol and ports */
+	bool is_missed; /* the packet is to the destination of flows or to a peer, and matches no rule */
 };
 
 /* Finds the flow of a packet; returns whether there is one. A fragment carries no ports, so it
@@ -73,7 +73,7 @@ static __always_inline bool select_packet(const struct packet *packet, bool coun
 	else if (hidden && counts)
 		count(PASSED_EXTENSIONS);
 	else
-		selected->is_missed = selector->count != 0;
+		selected->is_missed = selector->count != 0 || selector->is_of_peer;
 	return false;
 }
 

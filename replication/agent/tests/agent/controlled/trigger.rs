@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 /// The request of the viewer.
 const REQUEST: [u8; 16] = [7; 16];
 
-fn trigger(lab: &Lab) -> Trigger {
+pub(super) fn trigger(lab: &Lab) -> Trigger {
     Trigger {
         select: to(lab.addressing().source.v4_prefix()),
         request_bytes: (16, 16),

@@ -18,6 +18,7 @@ const STATUS_EVERY: Duration = Duration::from_millis(100);
 enum Cli {
     Agent(hawser_agent::Args),
     Status(hawser_agent::status::Args),
+    Report(hawser_agent::ReportArgs),
     Keygen { file: PathBuf },
     Controller(hawser_controller::Args),
 }
@@ -43,6 +44,7 @@ fn run(cli: &Cli) -> u8 {
             ..args.clone()
         }),
         Cli::Status(args) => hawser_agent::status::run(args),
+        Cli::Report(args) => hawser_agent::report(args),
         Cli::Keygen { file } => hawser_agent::generate_key(file).map_err(Into::into),
         Cli::Controller(args) => hawser_controller::run(args),
     };

@@ -69,6 +69,7 @@ pub(crate) fn receive(number: u16, mode: Mode, policy: Policy) -> Receive {
         trigger: None,
         policy,
         transparent: None,
+        select: None,
     }
 }
 
