@@ -222,6 +222,13 @@ impl Described {
         self.kind.as_deref() == Some("vlan") && self.lower == Some(number)
     }
 
+    /// Returns whether it leads into a tunnel to another node: a TUN device, whose packets a program takes, or
+    /// WireGuard. A TAP device, which has Ethernet headers, is none.
+    pub fn is_tunnel(&self) -> bool {
+        let may_be = matches!(self.kind.as_deref(), Some("tun" | "wireguard"));
+        may_be && self.header == LinkHeader::None
+    }
+
     /// Returns whether it is one end of a veth pair.
     pub fn is_veth(&self) -> bool {
         self.kind.as_deref() == Some("veth")

@@ -221,6 +221,7 @@ impl Form {
             next_hop_mac: [2, 0, 0, 0, 0, 2],
             mtu_bytes: 1500,
             takes_frames: true,
+            is_tunnel: false,
         }
     }
 

@@ -289,7 +289,10 @@ impl Device {
             let PathConfig {
                 interface, remote, ..
             } = &node.config().paths[path];
-            let delivers = running.contains(interface) && self.delivering.contains(path);
+            // The other end of a tunnel may accept packets from the tunnel's own addresses only.
+            let delivers = running.contains(interface)
+                && self.delivering.contains(path)
+                && !node.is_tunnel(*path);
             let metric = rank + metric_of_first(delivers);
             up.contains(interface).then(|| Uplink {
                 metric,

@@ -68,6 +68,10 @@ const OTHERS_ANSWERED: u32 = 20;
 /// 4 s.
 const UNANSWERED: u32 = 20;
 
+/// A tunnel carries nothing if this many requests on each port were not answered, which takes 0.8 s. A tunnel
+/// recovers what its network loses, so they are not lost by chance.
+const UNANSWERED_IN_TUNNEL: u32 = 4;
+
 /// One request in this many on the port of the copies is as large as the largest copies.
 const LARGE_EVERY: u32 = 5;
 
@@ -165,6 +169,8 @@ struct RoundTrip {
     last_reply: Option<Instant>,
     /// The requests since the last reply.
     unanswered: u32,
+    /// Whether there was a reply at the present interface and address.
+    was_answered: bool,
     /// The large requests since the last reply to one, while small ones are answered.
     large_unanswered: u32,
 }
@@ -396,6 +402,19 @@ impl Echoes {
             && copies.is_none_or(|copies| is_silent(&copies.echo))
     }
 
+    /// Returns whether a path over a tunnel carries nothing: requests are answered on no port, or have not been
+    /// since its device was made. Before that, nobody knows whether there is another end.
+    pub(crate) fn is_dead_tunnel(&self, path: PathId) -> bool {
+        let copies = self.copies.get(&path).map(|copies| &copies.echo);
+        let echoes = || self.echo(path).into_iter().chain(copies);
+        let are_sent = |echo: &PathEcho| echo.may_send() && !echo.is_dropped_here;
+        let is_answered = |echo: &PathEcho| {
+            let round_trip = &echo.round_trip;
+            round_trip.was_answered && round_trip.unanswered < UNANSWERED_IN_TUNNEL
+        };
+        echoes().any(are_sent) && !echoes().any(is_answered)
+    }
+
     /// Returns the time since the last reply of the other node on a path, if there was one.
     pub(crate) fn silence(&self, path: PathId, now: Instant) -> Option<Duration> {
         let copies = self.copies.get(&path).map(|copies| &copies.echo);
@@ -510,6 +529,7 @@ impl PathEcho {
         if self.socket.as_ref().map(|(place, _)| *place) != place {
             self.socket = place.and_then(|place| Some((place, self.open(place.1)?)));
             self.round_trip.unanswered = 0;
+            self.round_trip.was_answered = false;
         }
     }
 
@@ -521,8 +541,13 @@ impl PathEcho {
 
     /// Returns whether requests are sent.
     fn is_open(&self) -> bool {
+        self.socket.is_some() && self.may_send()
+    }
+
+    /// Returns whether requests are sent as soon as there is a socket: the keys are known.
+    fn may_send(&self) -> bool {
         let may_send = |peer: &Peer| peer.by_hand || peer.key.is_some();
-        self.socket.is_some() && self.peer.as_ref().is_some_and(may_send)
+        self.peer.as_ref().is_some_and(may_send)
     }
 
     /// Returns what has arrived, answers requests in it, and sends a request if one is due.
@@ -744,7 +769,7 @@ impl RoundTrip {
         if asked.is_large {
             self.large_unanswered = 0;
         }
-        self.unanswered = 0;
+        (self.unanswered, self.was_answered) = (0, true);
         let held = Duration::from_micros(reply.held_micros.into());
         let all = at.duration_since(asked.sent).ok();
         // The sample is wrong if the clock was set in between; the next one is right.
@@ -857,6 +882,7 @@ mod tests {
             echo.peer = Some(peer.clone());
             echo.follow(Some((1, [127, 0, 0, 1].into())));
             echo.round_trip.unanswered = unanswered;
+            echo.round_trip.was_answered = was_answered;
             echo.round_trip.last_reply = was_answered.then_some(now(1_000));
             echo
         };
@@ -895,6 +921,18 @@ mod tests {
         // The requests on the second path have just begun.
         assert_eq!(fault([(20, false), (19, false)], 5_000), None);
         assert_eq!(fault([(19, true), (20, true)], 5_000), None);
+    }
+
+    #[test]
+    fn a_tunnel_is_dead_before_its_first_answer_and_without_any() {
+        let path = PathId::from_number(1).unwrap();
+        let is_dead = |state| echoes([state, (0, true)]).is_dead_tunnel(path);
+        assert!(is_dead((0, false)));
+        assert!(!is_dead((3, true)));
+        assert!(is_dead((4, true)));
+        let mut without_keys = echoes([(4, false), (0, true)]);
+        without_keys.set_peers(&BTreeMap::new());
+        assert!(!without_keys.is_dead_tunnel(path), "nothing is asked");
     }
 
     #[test]

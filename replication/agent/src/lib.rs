@@ -227,8 +227,13 @@ impl Agent {
                 (next_follow, next_reaction) = (now + FOLLOW_EVERY, now + REACT_EVERY);
                 self.follow();
             }
-            if check_is_due {
+            let tunnels_changed = self.follow_tunnels();
+            if check_is_due || tunnels_changed {
                 self.check_reach(now);
+            }
+            if tunnels_changed {
+                self.follow();
+                self.follow_device(now);
             }
             self.wait();
         }
@@ -255,6 +260,14 @@ impl Agent {
         if let Some(echoes) = echoes.or(controlled.map(Controlled::echoes)) {
             self.node.check_reach(echoes, now);
         }
+    }
+
+    /// Returns whether a tunnel has failed or works again.
+    fn follow_tunnels(&mut self) -> bool {
+        let controlled = self.controlled.as_ref();
+        let echoes = self.echoes.as_ref();
+        let echoes = echoes.or(controlled.map(Controlled::echoes));
+        echoes.is_some_and(|echoes| self.node.follow_tunnels(echoes))
     }
 
     /// Waits until the kernel has to be polled again.

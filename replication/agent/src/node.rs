@@ -36,7 +36,7 @@ pub(crate) use locals::current_local;
 use own::OwnTraffic;
 use parking_lot::Mutex;
 use paths::{Paths, Surroundings};
-use reach::Searches;
+use reach::{Searches, Tunnels};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -66,6 +66,7 @@ pub(crate) struct Node {
     unwatched_because: Option<String>,
     paths: Paths,
     searches: Searches,
+    tunnels: Tunnels,
     /// Whether the paths have to be looked up again.
     must_follow: bool,
     own: OwnTraffic,
@@ -140,6 +141,7 @@ impl Node {
             unwatched_because: None,
             paths: Paths::default(),
             searches: Searches::default(),
+            tunnels: Tunnels::default(),
             must_follow: false,
             must_set_discovered: false,
             epoch: 0,
@@ -153,6 +155,7 @@ impl Node {
             config,
             flows,
         };
+        node.find_tunnels();
         if node.may_receive() {
             node.start_receiver()
                 .context("cannot start deduplication")?;
@@ -555,6 +558,7 @@ impl Node {
     pub(crate) fn follow(&mut self) -> Result<()> {
         self.must_follow = false;
         self.interfaces = Interfaces::read(&self.config)?;
+        self.find_tunnels();
         self.devices.forget_others(&self.interfaces);
         self.notice_detached();
         self.detach_changed()?;

@@ -141,6 +141,13 @@ pub struct PathState {
     pub up: bool,
     /// The reason that it cannot be used. The agent checks again every second.
     pub reason: Option<String>,
+    /// Whether its interface leads into a tunnel (TUN, WireGuard), such as the coded one.
+    #[serde(default)]
+    #[gauge(
+        "path_tunnel",
+        help = "1 if the interface of the path leads into a tunnel"
+    )]
+    pub tunnel: bool,
     /// This node's current address on it.
     #[serde(default)]
     pub local: Option<IpAddr>,
@@ -513,6 +520,7 @@ impl PathState {
                 what: change.what.clone(),
             }),
             mtu_bytes: mtu.map(|(mtu_bytes, _)| mtu_bytes),
+            tunnel: node.is_tunnel(path),
             mtu_learned: mtu.is_some_and(|(_, is_learned)| is_learned),
             too_large: too_large.transpose()?.unwrap_or_default(),
         })

@@ -12,7 +12,7 @@ use crate::selection::{MAX_SELECTORS, Selection};
 use crate::selector::{Prefix, Rule};
 use crate::signals::Signals;
 use crate::skeleton::replicate_tc::{ReplicateTcSkel, ReplicateTcSkelBuilder, types as tc_types};
-use crate::skeleton::replicate_xdp::types::{self, flow_flag, limit, route_flag};
+use crate::skeleton::replicate_xdp::types::{self, flow_flag, limit, path_flag, route_flag};
 use crate::skeleton::replicate_xdp::{ReplicateXdpSkel, ReplicateXdpSkelBuilder};
 use crate::{
     AttachError, Link, LoadError, PathError, PolicyError, REASONS, Reason, SendPolicy,
@@ -52,6 +52,7 @@ const FLOW_KEY_SLOT: u8 = flow_flag::FLOW_KEY_SLOT.0 as u8;
 const FLOW_WHOLE: u8 = flow_flag::FLOW_WHOLE.0 as u8;
 const ROUTE_OUTER_IPV6: u8 = route_flag::ROUTE_OUTER_IPV6.0 as u8;
 const ROUTE_CLONED: u8 = route_flag::ROUTE_CLONED.0 as u8;
+const PATH_UNCHECKED: u8 = path_flag::PATH_UNCHECKED.0 as u8;
 
 /// The reasons of copies that a program has made, and that their device did not take.
 const BY_DEVICE: [types::reason; 2] = [
@@ -120,6 +121,9 @@ pub struct SendPath {
     /// Whether the interface accepts frames that XDP redirects to it. Copies of a flow are clones,
     /// made at TC, if the interface of one of its paths does not.
     pub takes_frames: bool,
+    /// Whether the interface leads into a tunnel. Copies have no UDP checksum there: the program of a tunnel
+    /// may join datagrams with checksums to trains, which nothing takes apart at the other end.
+    pub is_tunnel: bool,
 }
 
 /// A flow that is replicated.
@@ -828,7 +832,10 @@ impl SendPath {
             port_be: port.to_be(),
             ..Default::default()
         };
-        (row.family, row.local) = family_and_address(self.local);
+        let (family, local) = family_and_address(self.local);
+        row.family = u8::try_from(family).expect("the kernel's families are small numbers");
+        row.local = local;
+        row.flags = if self.is_tunnel { PATH_UNCHECKED } else { 0 };
         (_, row.remote) = family_and_address(self.remote);
         row.macs.source = self.source_mac;
         row.macs.next_hop = self.next_hop_mac;

@@ -35,6 +35,7 @@ pub(super) struct Found {
     /// The abilities of its driver. `None` if the kernel does not tell (before Linux 6.3).
     pub(super) features: Option<XdpFeatures>,
     pub(super) is_veth: bool,
+    pub(super) is_tunnel: bool,
     pub(super) strips_vlan_tags: bool,
     pub(super) header: LinkHeader,
 }
@@ -74,6 +75,11 @@ impl Interfaces {
         self.state(name).map(|state| (state.number, state.found))
     }
 
+    /// Returns whether an interface leads into a tunnel.
+    pub(super) fn is_tunnel(&self, name: &str) -> bool {
+        self.state(name).is_some_and(|state| state.found.is_tunnel)
+    }
+
     /// Returns the name of the interface of this index.
     pub(super) fn name(&self, number: u32) -> Option<&str> {
         let mut named = self
@@ -109,6 +115,7 @@ impl Found {
         Found {
             features: netlink::xdp_features(interface.index).ok(),
             is_veth: interface.is_veth(),
+            is_tunnel: interface.is_tunnel(),
             strips_vlan_tags: has_vlans && strips_tags(),
             header: interface.header,
         }
@@ -179,6 +186,7 @@ pub(super) fn resolve(
     path: &PathConfig,
     local: IpAddr,
     takes_frames: bool,
+    is_tunnel: bool,
 ) -> Result<Option<SendPath>> {
     let link = interface::link(&path.interface)?;
     let next_hop = next_hop(path, Some(local))?;
@@ -202,6 +210,7 @@ pub(super) fn resolve(
         next_hop_mac,
         mtu_bytes,
         takes_frames,
+        is_tunnel,
     }))
 }
 

@@ -457,7 +457,8 @@ fn look_up(number: PathId, path: &PathConfig, around: &Surroundings<'_>) -> Foun
             .unwrap_or("it has no address");
         return Err(Obstacle::NoAddress(why.to_owned()));
     };
-    match resolve(path, local, takes_frames) {
+    let is_tunnel = around.interfaces.is_tunnel(name);
+    match resolve(path, local, takes_frames, is_tunnel) {
         Ok(Some(found)) => Ok(found),
         Ok(None) => Err(Obstacle::Silent(silent(path).to_string())),
         Err(error) => Err(Obstacle::Unknown(format!("{error:#}"))),

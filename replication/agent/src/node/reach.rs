@@ -10,7 +10,7 @@ use anyhow::Result;
 use hawser_io::interface;
 use hawser_io::kept::{Item, Problem};
 use hawser_replication_bpf::SeenEcho;
-use hawser_units::{Instant, PathId};
+use hawser_units::{Instant, PathId, PathSet};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::Duration;
@@ -26,6 +26,15 @@ const NEXT_HOP_WITHIN: Duration = Duration::from_secs(60);
 /// The longest pause between two attempts to find the next hop of a path on which the other node is
 /// silent. The first ones are one second apart.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+
+/// The paths whose interfaces lead into tunnels.
+#[derive(Debug, Default)]
+pub(super) struct Tunnels {
+    /// Those whose interface was a tunnel's when it last existed.
+    all: PathSet,
+    /// Those that carry nothing.
+    dead: PathSet,
+}
 
 /// The searches for the next hops of silent paths.
 #[derive(Debug, Default)]
@@ -85,6 +94,32 @@ impl Node {
         }
     }
 
+    /// Returns whether a tunnel has failed or works again, so that the paths have to be checked at once: the device
+    /// of a tunnel stays up when its other end is gone. This is cheap.
+    pub(crate) fn follow_tunnels(&mut self, echoes: &Echoes) -> bool {
+        let all = self.tunnels.all.iter();
+        let dead = all.filter(|path| echoes.is_dead_tunnel(*path)).collect();
+        std::mem::replace(&mut self.tunnels.dead, dead) != dead
+    }
+
+    /// Updates the paths whose interfaces lead into tunnels.
+    pub(super) fn find_tunnels(&mut self) {
+        let (paths, interfaces) = (&self.config.paths, &self.interfaces);
+        let all = paths.iter().filter(|(number, path)| {
+            let exists = interfaces.number(&path.interface).is_some();
+            match exists {
+                true => interfaces.is_tunnel(&path.interface),
+                false => self.tunnels.all.contains(**number),
+            }
+        });
+        self.tunnels.all = all.map(|(number, _)| *number).collect();
+    }
+
+    /// Returns whether the interface of a path leads into a tunnel.
+    pub(crate) fn is_tunnel(&self, path: PathId) -> bool {
+        self.tunnels.all.contains(path)
+    }
+
     /// Reduces the MTUs of the paths on which large packets do not arrive.
     fn reduce_mtus(&mut self, paths: &[PathId], echoes: &Echoes) -> Result<()> {
         let Some(sender) = &mut self.sender else {
@@ -111,6 +146,12 @@ impl Node {
     fn record_faults(&mut self, paths: &[PathId], echoes: &Echoes, now: Instant) {
         let (mut losing, mut unanswered) = (BTreeMap::new(), BTreeMap::new());
         for path in paths {
+            if self.tunnels.dead.contains(*path) {
+                let why = describe_dead(&self.config.paths[path].interface);
+                unanswered.insert(*path, why.clone());
+                losing.insert(*path, why);
+                continue;
+            }
             let Some(fault) = echoes.fault(*path, now) else {
                 let too_narrow = echoes
                     .narrow(*path)
@@ -211,6 +252,13 @@ fn own_requests(config: &Config, echoes: &Echoes) -> Vec<Box<dyn Item>> {
     requests
         .map(|item| Box::new(item) as Box<dyn Item>)
         .collect()
+}
+
+fn describe_dead(interface: &str) -> String {
+    format!(
+        "the other node does not answer through the tunnel of {interface}: look at the status of the tunnel's client \
+         and server, and whether the agent of the other node runs"
+    )
 }
 
 fn describe_narrow(bytes: u16) -> String {

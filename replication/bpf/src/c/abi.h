@@ -147,9 +147,14 @@ struct tx_flow {
 };
 _Static_assert(sizeof(struct tx_flow) == 72, "tx_flow");
 
+enum path_flag {
+	PATH_UNCHECKED = 0x1, /* copies have no UDP checksum over IPv6 either */
+};
+
 struct tx_path {
 	__u32 ifindex;
-	__u16 family; /* AF_INET or AF_INET6 of the outer header; 0 = path not configured */
+	__u8 family; /* AF_INET or AF_INET6 of the outer header; 0 = path not configured */
+	__u8 flags;  /* PATH_UNCHECKED */
 	__be16 port_be;
 	__u8 local[16]; /* IPv4 in the first four bytes */
 	__u8 remote[16];

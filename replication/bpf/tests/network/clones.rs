@@ -36,6 +36,7 @@ fn take_no_frames(sender: &mut Sender, indices: &[u8]) {
     for index in indices {
         let end = SendPath {
             takes_frames: false,
+            is_tunnel: false,
             ..path_end(*index)
         };
         sender.set_path(path(*index), Some(end)).unwrap();
@@ -156,6 +157,7 @@ fn a_packet_that_the_kernel_refuses_is_passed_for_that_reason() {
         let mut sender = replicating();
         let end = SendPath {
             takes_frames: false,
+            is_tunnel: false,
             mtu_bytes: u16::MAX,
             ..path_end(0)
         };

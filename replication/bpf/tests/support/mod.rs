@@ -111,6 +111,7 @@ pub fn send_path(local: IpAddr, remote: IpAddr) -> SendPath {
         next_hop_mac,
         mtu_bytes: 1500,
         takes_frames: true,
+        is_tunnel: false,
     }
 }
 

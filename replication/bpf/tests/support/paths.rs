@@ -34,6 +34,7 @@ pub fn path_end(index: u8) -> SendPath {
         next_hop_mac: [2, 0, 0, 0, 2, index],
         mtu_bytes: 1500,
         takes_frames: true,
+        is_tunnel: false,
     }
 }
 
