@@ -6,7 +6,6 @@ use anyhow::{Context, Result};
 use hawser_client::OperatorClient;
 use hawser_model::Name;
 use hawser_model::access::NewEnrolment;
-use hawser_model::discovery::Uplink;
 use hawser_model::pair::PublicKey;
 use hawser_model::resource::Node;
 use serde::Serialize;
@@ -213,14 +212,11 @@ fn fields(node: &Node) -> Vec<(&'static str, String)> {
         ("description", node.description.clone()),
     ];
     let end = |end: &hawser_model::resource::PathEnd| {
-        format!(
-            "{} by {}: {} to {}",
-            end.number, end.interface, end.local, end.remote
-        )
+        format!("{} by {} to {}", end.number, end.uplink(), end.remote)
     };
     fields.extend(node.paths.iter().map(|path| ("path", end(path))));
-    let uplink = |uplink: &Uplink| format!("{} {}", uplink.interface, uplink.address);
-    fields.extend(node.uplinks.iter().map(|known| ("uplink", uplink(known))));
+    let uplinks = node.uplinks.iter();
+    fields.extend(uplinks.map(|uplink| ("uplink", uplink.to_string())));
     let key = |key: &PublicKey| format!("{} {}", key.generation, key.public);
     fields.extend(node.keys.iter().map(|known| ("public key", key(known))));
     fields

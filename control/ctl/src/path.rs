@@ -39,7 +39,11 @@ fn row(path: &Path) -> Vec<String> {
     vec![
         path.node.to_string(),
         path.end.number.to_string(),
-        path.end.interface.clone(),
+        if path.end.tunnel {
+            format!("tunnel {}", path.end.interface)
+        } else {
+            path.end.interface.clone()
+        },
         path.end.local.to_string(),
         path.end.remote.to_string(),
         if path.end.discovered {

@@ -60,7 +60,7 @@ fn row(path: &TopologyPath) -> Vec<String> {
     let mut row = vec![path.number.to_string()];
     for end in &path.ends {
         row.push(end.node.to_string());
-        row.push(format!("{} {}", end.end.interface, end.end.local));
+        row.push(end.end.uplink().to_string());
     }
     row.extend([
         state(path).to_owned(),
@@ -75,10 +75,8 @@ fn row(path: &TopologyPath) -> Vec<String> {
 
 fn candidate_row(candidate: &TopologyCandidate) -> Vec<String> {
     let ends = candidate.ends.iter();
-    let ends = ends.flat_map(|TopologyUplink { node, uplink }| {
-        let uplink = format!("{} {}", uplink.interface, uplink.address);
-        [node.to_string(), uplink]
-    });
+    let ends =
+        ends.flat_map(|TopologyUplink { node, uplink }| [node.to_string(), uplink.to_string()]);
     ends.chain([candidate.reason.clone()]).collect()
 }
 

@@ -12,6 +12,7 @@ use crate::name::Name;
 use hawser_units::{PathId, PathSet};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::net::IpAddr;
 
 /// An interface of a node that may carry a path, with one of its addresses.
@@ -23,6 +24,16 @@ pub struct Uplink {
     /// The address. A node registers one address of each IP version for an interface.
     #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub address: IpAddr,
+    /// Whether the interface leads into a tunnel (TUN, WireGuard), such as the coded one.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub tunnel: bool,
+}
+
+impl fmt::Display for Uplink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = if self.tunnel { "tunnel " } else { "" };
+        write!(f, "{kind}{} {}", self.interface, self.address)
+    }
 }
 
 impl Uplink {
@@ -206,7 +217,7 @@ fn followed(path: &DiscoveredPath, sides: &[Side<'_>; 2]) -> DiscoveredPath {
     let mut path = path.clone();
     for (end, side) in path.ends.iter_mut().zip(sides) {
         match present(end, path.number, side) {
-            Ok(address) => end.address = address,
+            Ok(now) => *end = now.clone(),
             Err(reason) => {
                 path.withdrawn = Some(reason);
                 break;
@@ -216,17 +227,15 @@ fn followed(path: &DiscoveredPath, sides: &[Side<'_>; 2]) -> DiscoveredPath {
     path
 }
 
-/// Returns the present address of a path's uplink, or why the path cannot stay.
-fn present(end: &Uplink, number: u8, side: &Side<'_>) -> Result<IpAddr, String> {
+/// Returns the uplink of a path as it is now, or why the path cannot stay.
+fn present<'a>(end: &Uplink, number: u8, side: &Side<'a>) -> Result<&'a Uplink, String> {
     let (node, interface) = (side.node, &end.interface);
     let is_ipv4 = end.address.is_ipv4();
-    let mut addresses = side.uplinks.iter().filter_map(|uplink| {
-        let is_same = uplink.interface == *interface && uplink.address.is_ipv4() == is_ipv4;
-        is_same.then_some(uplink.address)
-    });
+    let mut uplinks = side.uplinks.iter();
+    let found = uplinks
+        .find(|uplink| uplink.interface == *interface && uplink.address.is_ipv4() == is_ipv4);
     let version = if is_ipv4 { "IPv4" } else { "IPv6" };
-    let address = addresses
-        .next()
+    let found = found
         .ok_or_else(|| format!("{node} has no uplink {interface} with an {version} address"))?;
     if side.busy.contains(&**interface) {
         return Err(format!("another path of {node} uses {interface}"));
@@ -234,7 +243,7 @@ fn present(end: &Uplink, number: u8, side: &Side<'_>) -> Result<IpAddr, String> 
     if PathId::from_number(number).is_none_or(|path| side.taken.contains(path)) {
         return Err(format!("{node} has another path {number}"));
     }
-    Ok(address)
+    Ok(found)
 }
 
 /// Returns pairs of which no two share an interface: as many as there can be.
@@ -294,6 +303,7 @@ mod tests {
         Uplink {
             interface: interface.to_owned(),
             address: address.parse().unwrap(),
+            tunnel: false,
         }
     }
 

@@ -68,6 +68,20 @@ pub struct PathEnd {
     /// Whether the controller has made the path of uplinks of both nodes.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub discovered: bool,
+    /// Whether the interface leads into a tunnel (TUN, WireGuard), such as the coded one.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub tunnel: bool,
+}
+
+impl PathEnd {
+    /// Returns the interface with the node's address.
+    pub fn uplink(&self) -> Uplink {
+        Uplink {
+            interface: self.interface.clone(),
+            address: self.local,
+            tunnel: self.tunnel,
+        }
+    }
 }
 
 /// A path as last reported by its node.

@@ -113,7 +113,7 @@ impl Restored {
         log_restored(&self.decisions);
         let config = node.config();
         let watches = !config.watch.is_empty();
-        let registration = report::registration(config, &self.settings, uplinks::current(config)?);
+        let registration = report::registration(node, &self.settings, uplinks::current(config)?);
         let now = crate::monotonic_now();
         let mut controlled = Controlled {
             link: Link::start(self.settings.clone(), registration)?,
@@ -332,10 +332,9 @@ impl Controlled {
 
     /// Registers the node again if its paths or its uplinks have changed.
     fn register(&self, node: &Node) -> Result<()> {
-        let config = node.config();
-        let uplinks = uplinks::current(config)?;
+        let uplinks = uplinks::current(node.config())?;
         self.link
-            .register(report::registration(config, &self.settings, uplinks));
+            .register(report::registration(node, &self.settings, uplinks));
         Ok(())
     }
 

@@ -18,21 +18,22 @@ pub(crate) fn current(config: &Config) -> Result<Vec<Uplink>> {
         let mut paths = config.paths.values();
         paths.any(|path| !path.discovered && path.interface == name)
     };
-    let mut names: Vec<String> = all.into_iter().map(|interface| interface.name).collect();
-    names.retain(|name| config.uplinks.contains(name) && !is_written(name));
-    names.sort_unstable();
+    let mut interfaces = all;
+    interfaces.retain(|found| config.uplinks.contains(&found.name) && !is_written(&found.name));
+    interfaces.sort_unstable_by(|one, other| one.name.cmp(&other.name));
     let mut uplinks = Vec::new();
-    for name in names {
+    for found in interfaces {
         // An interface may vanish in between.
-        let addresses = interface::addresses_of(&name).unwrap_or_default();
+        let addresses = interface::addresses_of(&found.name).unwrap_or_default();
         for is_ipv4 in [true, false] {
             let mut addresses = addresses
                 .iter()
                 .filter(|address| interface::is_reachable(**address));
             let address = addresses.find(|address| address.is_ipv4() == is_ipv4);
             uplinks.extend(address.map(|address| Uplink {
-                interface: name.clone(),
+                interface: found.name.clone(),
                 address: *address,
+                tunnel: found.is_tunnel(),
             }));
         }
     }

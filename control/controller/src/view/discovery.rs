@@ -245,10 +245,7 @@ fn event_of(
 
 /// Describes the ends of a path.
 fn words(path: &DiscoveredPath) -> String {
-    let [one, other] = path
-        .ends
-        .each_ref()
-        .map(|end| format!("{} {}", end.interface, end.address));
+    let [one, other] = &path.ends;
     format!("{one} to {other}")
 }
 
@@ -263,6 +260,7 @@ mod tests {
         let uplink = |last: u8| Uplink {
             interface: "wan0".to_owned(),
             address: [192, 0, 2, last].into(),
+            tunnel: false,
         };
         let path = DiscoveredPath {
             number: 1,

@@ -85,10 +85,7 @@ fn policy(status: &FlowStatus) -> String {
 fn paths(status: &FlowStatus) -> String {
     let row = |path: &FlowPath| {
         let end = |end: &Option<hawser_model::resource::PathEnd>| {
-            text::or_none(
-                end.as_ref()
-                    .map(|end| format!("{} {}", end.interface, end.local)),
-            )
+            text::or_none(end.as_ref().map(|end| end.uplink()))
         };
         let mut row = vec![
             path.number.to_string(),

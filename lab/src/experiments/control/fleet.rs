@@ -422,6 +422,7 @@ fn registration() -> Registration {
         local: Ipv4Addr::new(198, 51, 100, number).into(),
         remote: Ipv4Addr::new(203, 0, 113, number).into(),
         discovered: false,
+        tunnel: false,
     };
     Registration {
         version: env!("CARGO_PKG_VERSION").to_owned(),

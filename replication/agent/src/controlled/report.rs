@@ -1,4 +1,4 @@
-use crate::config::{Config, ControllerConfig, PathConfig};
+use crate::config::{ControllerConfig, PathConfig};
 use crate::node::{Node, current_local};
 use crate::observer::Observer;
 use hawser_model::Name;
@@ -11,16 +11,18 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Returns the registration of the node, without the authorities that it trusts.
 pub(super) fn registration(
-    config: &Config,
+    node: &Node,
     settings: &ControllerConfig,
     uplinks: Vec<Uplink>,
 ) -> Registration {
+    let config = node.config();
     let end = |(path, description): (&PathId, &PathConfig)| PathEnd {
         number: path.number(),
         interface: description.interface.clone(),
         local: local(description),
         remote: description.remote,
         discovered: description.discovered,
+        tunnel: node.is_tunnel(*path),
     };
     Registration {
         version: env!("CARGO_PKG_VERSION").to_owned(),
