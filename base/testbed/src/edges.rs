@@ -145,6 +145,17 @@ impl<S: DeserializeOwned> Edges<S> {
         directory: &Path,
         replication: &Replication,
     ) -> Result<Self> {
+        Edges::start_changed(lab, binary, directory, replication, |_, file| file)
+    }
+
+    /// As [`Edges::start`], with the files that `change` makes of those of the edges.
+    pub fn start_changed(
+        lab: &Lab,
+        binary: &Path,
+        directory: &Path,
+        replication: &Replication,
+        change: impl Fn(Edge, String) -> String,
+    ) -> Result<Self> {
         fs::create_dir_all(directory)
             .with_context(|| format!("cannot create {}", directory.display()))?;
         let key = directory.join("pair.key");
@@ -152,7 +163,8 @@ impl<S: DeserializeOwned> Edges<S> {
             generate_key(binary, &key)?;
         }
         Edges::start_with(lab, binary, directory, |edge| {
-            Ok(configuration(lab, directory, replication, edge))
+            let file = configuration(lab, directory, replication, edge);
+            Ok(change(edge, file))
         })
     }
 
@@ -170,14 +182,14 @@ impl<S: DeserializeOwned> Edges<S> {
     }
 
     /// As [`Edges::start_controlled`], with agents that have no paths: the controller makes them of
-    /// the devices that the paths would have.
+    /// the devices that the paths would have, and of those of a tunnel, if there is one.
     pub fn start_discovering(
         lab: &Lab,
         binary: &Path,
         directory: &Path,
         control: &impl Controller,
     ) -> Result<Self> {
-        let uplinks = "uplinks = [\"path*\"]\n";
+        let uplinks = "uplinks = [\"path*\", \"hawser-tun\"]\n";
         Edges::start_enrolled(
             lab,
             binary,

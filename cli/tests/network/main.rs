@@ -1,5 +1,6 @@
 //! The tests that need root, eBPF and network namespaces.
 
+mod coded;
 mod control_scale;
 mod guide;
 #[path = "../support/mod.rs"]
