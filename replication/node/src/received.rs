@@ -294,6 +294,7 @@ mod tests {
                 sequence: millis,
                 epoch: 1,
                 sent: PathSet::from_bits(0b11),
+                sent_micros: 0,
                 first: PathId::all().next().filter(|_| arrive),
                 skews,
             });

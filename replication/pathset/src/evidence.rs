@@ -1,6 +1,9 @@
+mod auto;
 mod bound;
 mod evaluate;
+mod floor;
 mod history;
+mod trials;
 mod window;
 
 use crate::judged::JudgedPacket;
@@ -10,6 +13,7 @@ use hawser_units::{Instant, MAX_PATHS, PathId, PathSet, PolicyCode};
 use history::{Backoff, Change, PathHistory, USELESS_AFTER};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
+use trials::Trials;
 use window::Window;
 
 /// The interval between evaluations of the evidence.
@@ -54,6 +58,9 @@ impl Default for EvidenceConfig {
 /// The judge finds the smallest set of paths with which damage stays within the tolerance, and has
 /// the other paths probed. It adds one of them back when damage exceeds the tolerance and the
 /// probes show that the path would have helped.
+///
+/// [`Evidence::auto`] judges the same evidence otherwise: it begins with the paths of the policy, and
+/// finds the cheapest paths that meet the aim also where copies harm each other.
 #[derive(Debug, Clone)]
 pub struct Evidence {
     config: EvidenceConfig,
@@ -70,6 +77,12 @@ pub struct Evidence {
     is_proposed_here: bool,
     /// Sets that this judge proposed and with which the experience degraded.
     degraded_sets: BTreeMap<u8, Backoff>,
+    /// The observations of policies that were in force, in the mode `auto`.
+    auto: Option<Trials>,
+    /// Whether the experience degraded on the paths in force, in the mode `auto`.
+    is_degraded: bool,
+    /// Whether packets were damaged before each of the last evaluations; bit 0 is the newest.
+    damaged_intervals: u128,
     window: Window,
     slot_packets: u64,
     history: [PathHistory; MAX_PATHS],
@@ -94,6 +107,9 @@ impl Evidence {
             probe_every: 0,
             is_proposed_here: false,
             degraded_sets: BTreeMap::new(),
+            auto: None,
+            is_degraded: false,
+            damaged_intervals: 0,
             window: Window::default(),
             slot_packets: 0,
             history: Default::default(),
@@ -107,9 +123,24 @@ impl Evidence {
         judge
     }
 
+    /// Creates a judge that looks for the cheapest of `paths` that meet the aim.
+    pub fn auto(config: EvidenceConfig, paths: PathSet) -> Self {
+        let mut judge = Evidence {
+            auto: Some(Trials::new(config.silent_after)),
+            window: Window::long(),
+            ..Evidence::new(config, paths)
+        };
+        judge.slot_packets = judge.min_slot_packets();
+        judge
+    }
+
     /// Handles the next packet. A packet without a path set is assumed to have been sent over the
     /// paths of the policy.
     pub fn handle_packet(&mut self, packet: &JudgedPacket) {
+        if packet.is_gap() && packet.sent.is_empty() {
+            // Between two policies without a common path: it may have been sent over either.
+            return;
+        }
         let sent = if packet.sent.is_empty() {
             self.code
         } else {
@@ -122,8 +153,15 @@ impl Evidence {
                 .for_each(|path| self.history[path.index()].enter(self.now, false));
         }
         self.packets += 1;
+        self.note_in_force(packet);
         self.window
             .count(packet.at, sent, useful, self.slot_packets);
+        let is_late = self.is_late(packet);
+        if is_late && self.is_of_arriving_set(sent) {
+            self.window.count_late();
+        }
+        let is_damaged = is_late || useful.intersection(self.code).is_empty();
+        self.damaged_intervals |= u128::from(is_damaged);
         let mut is_useless = false;
         for path in sent.iter() {
             let skew = packet.skew(path);
@@ -148,8 +186,8 @@ impl Evidence {
 
     /// Handles a policy that came into force. A policy that this judge did not propose makes it
     /// discard its evidence. If it adds paths, the set before is considered insufficient. The epoch
-    /// is not used, since packets carry their path set.
-    pub fn handle_policy(&mut self, _epoch: u32, code: PolicyCode, probes: PathSet, now: Instant) {
+    /// tells the packets of policies apart in the mode `auto` only, since packets carry their path set.
+    pub fn handle_policy(&mut self, epoch: u32, code: PolicyCode, probes: PathSet, now: Instant) {
         self.now = self.now.max(now);
         let (before, code) = (self.code, code.paths());
         self.probes = probes;
@@ -163,6 +201,9 @@ impl Evidence {
         if is_proposed || code != before {
             self.proposal.withdraw();
         }
+        if let Some(trials) = &mut self.auto {
+            trials.begin(epoch, code);
+        }
         if code == before {
             return;
         }
@@ -174,7 +215,8 @@ impl Evidence {
         self.code = code;
         self.since = self.now;
         for path in code.difference(before).iter() {
-            self.history[path.index()].enter(self.now, self.is_proposed_here);
+            let is_helper = self.is_proposed_here && self.auto.is_none();
+            self.history[path.index()].enter(self.now, is_helper);
         }
         for path in before.difference(code).iter() {
             self.history[path.index()].leave(self.now);
@@ -187,9 +229,22 @@ impl Evidence {
         self.slot_packets = self.min_slot_packets();
     }
 
+    /// Notes that the experience degraded with the paths in force: in the mode `auto`, they are judged
+    /// to fail.
+    pub fn handle_degraded(&mut self) {
+        self.is_degraded = self.auto.is_some();
+        self.evaluate_at.get_or_insert(self.now);
+    }
+
+    /// Returns whether the judge acts on a degraded experience by itself.
+    pub fn handles_degraded(&self) -> bool {
+        self.auto.is_some()
+    }
+
     /// Returns when [`Evidence::handle_timeout`] is due.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        self.evaluate_at
+        let silence = self.auto.as_ref().and_then(|auto| auto.silence.due());
+        self.evaluate_at.into_iter().chain(silence).min()
     }
 
     /// Advances the time.
@@ -200,8 +255,10 @@ impl Evidence {
             .is_some_and(|evaluate_at| evaluate_at <= now)
         {
             self.evaluate();
+            self.damaged_intervals <<= 1;
             self.evaluate_at = None;
         }
+        self.handle_silence();
     }
 
     /// Returns the next event.
@@ -252,7 +309,50 @@ impl Evidence {
         }
     }
 
+    /// Notes a packet in the mode `auto`: whether it is of the policy in force, and that one has come.
+    fn note_in_force(&mut self, packet: &JudgedPacket) {
+        let (now, silent_after) = (self.now.max(packet.at), self.config.silent_after);
+        let Some(trials) = &mut self.auto else {
+            return;
+        };
+        trials.silence.note(now, packet.is_gap(), silent_after);
+        if trials.is_left_with(packet.epoch) {
+            self.observe();
+            self.window.cut();
+            if let Some(trials) = &mut self.auto {
+                trials.enter(packet.at);
+            }
+        }
+    }
+
+    /// Returns whether a packet was sent over all paths of the set whose packets arrive.
+    fn is_of_arriving_set(&self, sent: PathSet) -> bool {
+        let arriving = self.auto.as_ref().and_then(Trials::arriving);
+        arriving.is_some_and(|(set, _)| set.difference(sent).is_empty())
+    }
+
+    /// Returns whether every copy took longer than is tolerated, compared with the fastest ones of its
+    /// own path. Only the mode `auto` has a use for it: all paths together may be slow because of the
+    /// copies, and then no path is late compared with another.
+    fn is_late(&mut self, packet: &JudgedPacket) -> bool {
+        if self.auto.is_none() || packet.sent.is_empty() || packet.is_gap() {
+            return false;
+        }
+        let mut is_late = true;
+        for path in PathId::all() {
+            if let Some(skew) = packet.skew(path) {
+                let floor = &mut self.history[path.index()].floor;
+                let excess = floor.record(packet.at + skew, packet.sent_micros);
+                is_late &= excess >= self.config.tolerance;
+            }
+        }
+        is_late
+    }
+
     fn note(&mut self, path: PathId, change: Option<Change>) {
+        if let (Some(Change::Silent | Change::Restored), Some(trials)) = (change, &mut self.auto) {
+            trials.release(PathSet::EMPTY.with(path));
+        }
         let event = match change {
             Some(Change::Silent) => JudgeEvent::PathSilent(path),
             Some(Change::Restored) => JudgeEvent::PathRestored(path),

@@ -21,6 +21,9 @@ pub struct JudgedPacket {
     pub sent: PathSet,
     /// The path whose copy arrived first; `None` if no copy arrived.
     pub first: Option<PathId>,
+    /// The sender's clock when it sent the packet, in microseconds; wraps around. Unknown for a packet
+    /// of which no copy arrived, and if `sent` is empty.
+    pub sent_micros: u32,
     /// By path index: the delay of the path's copy after the first one, if it arrived before the
     /// deadline.
     pub skews: [Option<Duration>; MAX_PATHS],

@@ -35,6 +35,7 @@ pub(crate) struct Packet {
     paths: PathSet,
     /// The epoch of the sender's policy.
     epoch: u8,
+    sent_micros: u32,
     /// Whether the packet has been reported.
     pub(crate) reported: bool,
     /// The paths whose copies have arrived.
@@ -51,6 +52,7 @@ impl Packet {
         let mut packet = Packet {
             paths: arrival.paths,
             epoch: arrival.epoch,
+            sent_micros: arrival.sent_micros,
             reported: false,
             arrived: PathSet::EMPTY,
             at: [Instant::MAX; MAX_PATHS],
@@ -100,6 +102,7 @@ impl Packet {
             sequence,
             epoch: self.epoch,
             sent: self.paths,
+            sent_micros: self.sent_micros,
             first: Some(first),
             skews,
         })

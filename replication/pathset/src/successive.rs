@@ -226,6 +226,7 @@ mod tests {
             sequence,
             epoch: 0,
             sent: PathId::all().take(skews.len()).collect(),
+            sent_micros: 0,
             first: None,
             skews: [None; MAX_PATHS],
         };

@@ -19,14 +19,14 @@ const PACKETS_PER_PROBE: u32 = 32;
 const PROBE_EVERY_AT_FIRST: u32 = 64;
 
 /// A path may help if this share of its last probes was useful.
-const MIN_HELP_RATIO: f64 = 0.5;
+pub(super) const MIN_HELP_RATIO: f64 = 0.5;
 
 /// Upper bound on the minimum number of packets of a slot, for a low tolerance.
 const MAX_SLOT_PACKETS: u64 = 100_000;
 
 /// Minimum age of the evidence for removing paths. A flow that was just helped sends less at first,
 /// and paths carry it that will not later.
-const SETTLING_TIME: Duration = Duration::from_secs(2);
+pub(super) const SETTLING_TIME: Duration = Duration::from_secs(2);
 
 /// One packet in this many takes another path in addition while the flow is damaged within the
 /// tolerance.
@@ -56,9 +56,17 @@ impl Evidence {
         let damages = self.window.damages();
         let change = self
             .without_useless()
-            .or_else(|| self.within_budget(&damages))
-            .or_else(|| self.with_help(&damages))
-            .or_else(|| self.with_fewer(&damages));
+            .or_else(|| self.within_budget(&damages));
+        if let Some(trials) = self.auto.as_mut().filter(|_| change.is_some()) {
+            trials.fail_in_force(self.code, self.now);
+        }
+        let change = match change {
+            None if self.auto.is_some() => self.choose(),
+            None => self
+                .with_help(&damages)
+                .or_else(|| self.with_fewer(&damages)),
+            change => change,
+        };
         let (code, reason) = match change {
             Some((code, reason)) => (code, Some(reason)),
             None => (self.code, None),
@@ -128,14 +136,24 @@ impl Evidence {
     /// exceeds the tolerance.
     fn with_help(&self, damages: &Damages) -> Option<(PathSet, String)> {
         let damage = self.excess_damage(damages)?;
-        let tolerated = self.tolerated(self.code);
+        let helped = self.helped(damage);
+        let reason = format!(
+            "{} damages {}; {} may help",
+            names(self.code),
+            self.percentage(damage),
+            names(helped.difference(self.code))
+        );
+        (helped != self.code).then_some((helped, reason))
+    }
 
-        let history = |path: PathId| &self.history[path.index()];
+    /// Returns the paths in use with as many others as may bring `damage` within the tolerance.
+    pub(super) fn helped(&self, damage: f64) -> PathSet {
+        let tolerated = self.tolerated(self.code);
         // If the paths in use have just failed, recent damage exceeds what the window shows.
         let works = self
             .code
             .iter()
-            .any(|path| history(path).recent_use() >= MIN_HELP_RATIO);
+            .any(|path| self.promise(path) >= MIN_HELP_RATIO);
         let mut remaining = if works { damage } else { 1.0 };
         let mut helped = self.code;
         for path in self.helpers() {
@@ -150,31 +168,35 @@ impl Evidence {
             }
             helped = helped.with(path);
             // Sixteen probes cannot distinguish a path that always helps from one that mostly does.
-            remaining *= (1.0 - history(path).recent_use()).max(1.0 / 32.0);
+            remaining *= (1.0 - self.promise(path)).max(1.0 / 32.0);
         }
-        let reason = format!(
-            "{} damages {}; {} may help",
-            names(self.code),
-            self.percentage(damage),
-            names(helped.difference(self.code))
-        );
-        (helped != self.code).then_some((helped, reason))
+        helped
     }
 
     /// Returns the paths not in use that have recently helped, the most promising ones first.
     fn helpers(&self) -> Vec<PathId> {
-        let history = |path: &PathId| &self.history[path.index()];
+        let backoff = |path: PathId| self.history[path.index()].backoff;
         let unused = self.paths.difference(self.code);
         let mut helpers: Vec<PathId> = unused
             .iter()
-            .filter(|path| history(path).recent_use() >= MIN_HELP_RATIO)
-            .filter(|path| history(path).backoff.is_over(self.now))
+            .filter(|path| self.promise(*path) >= MIN_HELP_RATIO)
+            .filter(|path| backoff(*path).is_over(self.now))
             .collect();
-        helpers.sort_by_key(|path| {
-            let history = history(path);
-            (history.backoff.failures, Reverse(history.recent()))
+        helpers.sort_by(|a, b| {
+            let failures = backoff(*a).failures.cmp(&backoff(*b).failures);
+            failures.then(self.promise(*b).total_cmp(&self.promise(*a)))
         });
         helpers
+    }
+
+    /// Returns the share of the last copies over the path that were useful. In the mode `auto`, a path
+    /// of which nothing is known may help as well as not.
+    pub(super) fn promise(&self, path: PathId) -> f64 {
+        let history = &self.history[path.index()];
+        if self.auto.is_some() && !history.is_known(self.now) {
+            return 0.5;
+        }
+        history.recent_use()
     }
 
     /// Returns the share of packets damaged over the paths in use, if it exceeds the tolerance.
@@ -218,7 +240,7 @@ impl Evidence {
     /// is damaged within the tolerance. No other path is probed at that time: this one is the first
     /// candidate for help.
     fn hedge(&self, code: PathSet, damages: &Damages) -> Option<(PathSet, u16)> {
-        if self.is_in_order(code) {
+        if self.auto.is_some() || self.is_in_order(code) {
             return None;
         }
         let is_hedged = self.probe_every == HEDGE_EVERY && self.probes.len() == 1;
@@ -247,7 +269,7 @@ impl Evidence {
     }
 
     /// Returns the paths to probe if `code` is in use, and the probing interval in packets.
-    fn probing(&self, code: PathSet) -> (PathSet, u16) {
+    pub(super) fn probing(&self, code: PathSet) -> (PathSet, u16) {
         let probes = self.paths.difference(code);
         let count = probes.len() as u32;
         let by_rate = match self.window.rate(self.now) {
@@ -269,7 +291,7 @@ impl Evidence {
     }
 
     /// Returns the share of packets that may be damaged over `paths` alone.
-    fn tolerated(&self, paths: PathSet) -> f64 {
+    pub(super) fn tolerated(&self, paths: PathSet) -> f64 {
         let factor = if self.is_in_order(paths) {
             self.config.in_order_factor
         } else {
@@ -292,7 +314,9 @@ impl Evidence {
     /// Returns the minimum number of packets of a slot: enough for the window to show that damage
     /// is within the tolerance.
     pub(super) fn min_slot_packets(&self) -> u64 {
-        ((2.0 / self.tolerated(PathSet::EMPTY)) as u64).min(MAX_SLOT_PACKETS)
+        // In the mode `auto`, a set that meets the aim only seemingly is found out when it is in force.
+        let damaged = if self.auto.is_some() { 1.0 } else { 2.0 };
+        ((damaged / self.tolerated(PathSet::EMPTY)) as u64).min(MAX_SLOT_PACKETS)
     }
 
     /// Returns the share of damaged frames, given the share of damaged packets.
@@ -301,7 +325,7 @@ impl Evidence {
             .map_or(packets, |n| 1.0 - (1.0 - packets.min(1.0)).powf(n))
     }
 
-    fn percentage(&self, packets: f64) -> String {
+    pub(super) fn percentage(&self, packets: f64) -> String {
         let of = if self.packets_per_frame.is_some() {
             "frames"
         } else {
@@ -310,14 +334,14 @@ impl Evidence {
         format!("{:.2} % of {of}", self.frame_ratio(packets) * 100.0)
     }
 
-    fn affordable(&self) -> usize {
+    pub(super) fn affordable(&self) -> usize {
         self.config
             .budget_ratio
             .map_or(usize::MAX, |budget| budget.max(1.0) as usize)
     }
 
     /// Returns the mean skew of the copies on the best of `paths`, in seconds.
-    fn skew(&self, paths: PathSet) -> f64 {
+    pub(super) fn skew(&self, paths: PathSet) -> f64 {
         paths
             .iter()
             .map(|path| self.history[path.index()].skew)
@@ -326,7 +350,7 @@ impl Evidence {
 
     /// Returns the path in `paths` that was the least useful recently, if `path` was clearly more
     /// useful.
-    fn worse_than(&self, path: PathId, paths: PathSet) -> Option<PathId> {
+    pub(super) fn worse_than(&self, path: PathId, paths: PathSet) -> Option<PathId> {
         let recent = |path: PathId| self.history[path.index()].recent();
         paths
             .iter()
@@ -336,7 +360,7 @@ impl Evidence {
 
     /// Returns whether the experience degraded with `paths` or a superset, and the backoff is not
     /// over.
-    fn has_degraded(&self, paths: PathSet) -> bool {
+    pub(super) fn has_degraded(&self, paths: PathSet) -> bool {
         self.degraded_sets.iter().any(|(set, backoff)| {
             paths.difference(PathSet::from_bits(*set)).is_empty() && !backoff.is_over(self.now)
         })
@@ -344,19 +368,19 @@ impl Evidence {
 }
 
 impl Damage {
-    fn rate(&self) -> f64 {
+    pub(super) fn rate(&self) -> f64 {
         self.damaged as f64 / self.packets as f64
     }
 }
 
 /// Returns the non-empty proper subsets of `paths`.
-fn subsets(paths: PathSet) -> impl Iterator<Item = PathSet> {
+pub(super) fn subsets(paths: PathSet) -> impl Iterator<Item = PathSet> {
     (1..paths.bits())
         .filter(move |bits| bits & !paths.bits() == 0)
         .map(PathSet::from_bits)
 }
 
-fn names(paths: PathSet) -> String {
+pub(super) fn names(paths: PathSet) -> String {
     paths
         .iter()
         .map(|path| path.to_string())

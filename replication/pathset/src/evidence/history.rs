@@ -1,3 +1,4 @@
+use super::floor::Floor;
 use hawser_units::Instant;
 use std::time::Duration;
 
@@ -16,6 +17,18 @@ const MAX_BACKOFF: Duration = Duration::from_secs(64);
 
 /// Minimum number of missing copies before a path counts as silent.
 const MIN_SILENT_COPIES: u32 = 8;
+
+/// Minimum number of copies, probes included, from which something is known about a path.
+const MIN_KNOWN_COPIES: u32 = 16;
+
+/// A path is useful if this many of its last 16 copies were...
+const USEFUL: u32 = 14;
+
+/// ...and not any more if only this many were.
+const NOT_USEFUL: u32 = 6;
+
+/// Nothing is known about a path over which no copy was sent for this long.
+const STALE_AFTER: Duration = Duration::from_secs(10);
 
 /// The weight of one packet in the mean skew.
 const SKEW_WEIGHT: f64 = 1.0 / 64.0;
@@ -43,6 +56,11 @@ pub(super) struct PathHistory {
     used_since: Option<Instant>,
     /// Whether this judge added the path to help the flow.
     is_helper: bool,
+    /// Copies that were expected so far, and the time of the last one.
+    expected: (u32, Instant),
+    /// Whether copies over the path were useful when that was last asked.
+    was_useful: bool,
+    pub(super) floor: Floor,
     pub(super) backoff: Backoff,
 }
 
@@ -67,8 +85,20 @@ impl Backoff {
         }
     }
 
+    /// Notes a failure. The time until the next try doubles, except after a use that was long.
+    pub(super) fn fail_again(&mut self, now: Instant, was_long: bool) {
+        self.failures = if was_long { 1 } else { self.failures + 1 };
+        let doubled = FIRST_BACKOFF.saturating_mul(1 << (self.failures - 1).min(16));
+        self.until = now + doubled.min(MAX_BACKOFF);
+    }
+
     pub(super) fn is_over(&self, now: Instant) -> bool {
         self.until <= now
+    }
+
+    /// Returns the time that is left.
+    pub(super) fn left(&self, now: Instant) -> Duration {
+        self.until.saturating_since(now)
     }
 }
 
@@ -89,6 +119,7 @@ impl PathHistory {
         skew: Option<Duration>,
         silent_after: Duration,
     ) -> Option<Change> {
+        self.expected = (self.expected.0.saturating_add(1), at);
         if let Some(skew) = skew {
             self.missing = None;
             self.skew += (skew.as_secs_f64() - self.skew) * SKEW_WEIGHT;
@@ -141,6 +172,23 @@ impl PathHistory {
     /// Returns the share of the last 16 packets that had a useful copy over the path.
     pub(super) fn recent_use(&self) -> f64 {
         f64::from(self.recent()) / 16.0
+    }
+
+    /// Returns whether copies over the path have become useful since this was last asked.
+    pub(super) fn has_become_useful(&mut self) -> bool {
+        let before = self.was_useful;
+        self.was_useful = match self.recent() {
+            0..=NOT_USEFUL => false,
+            USEFUL.. => true,
+            _ => before,
+        };
+        self.was_useful && !before
+    }
+
+    /// Returns whether enough copies were sent over the path recently to know something about it.
+    pub(super) fn is_known(&self, now: Instant) -> bool {
+        let (copies, last) = self.expected;
+        copies >= MIN_KNOWN_COPIES && now.saturating_since(last) <= STALE_AFTER
     }
 
     /// Notes that every packet takes the path from now on. `is_helper` is set if this judge

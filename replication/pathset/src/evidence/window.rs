@@ -2,7 +2,7 @@ use hawser_units::{Instant, MAX_PATHS, PathId, PathSet};
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// The number of slots in the window; the oldest is discarded as a whole.
+/// The number of slots in a window; the oldest is discarded as a whole.
 const SLOTS: usize = 8;
 
 /// Minimum duration of a slot.
@@ -19,12 +19,18 @@ type Counts = [u64; 256];
 #[derive(Debug, Clone, Default)]
 pub(super) struct Window {
     slots: VecDeque<Slot>,
+    /// Whether the next packet starts a slot.
+    is_cut: bool,
+    /// Slots beyond [`SLOTS`].
+    more_slots: usize,
 }
 
 #[derive(Debug, Clone)]
 struct Slot {
     start: Instant,
     packets: u64,
+    /// Packets of which every copy was late.
+    late: u64,
     /// For each path set that packets were sent over: packet counts by the set of paths whose
     /// copies were useful.
     sent: Vec<(PathSet, Box<[u32; 256]>)>,
@@ -37,13 +43,15 @@ impl Window {
     pub(super) fn count(&mut self, at: Instant, sent: PathSet, useful: PathSet, slot_packets: u64) {
         let is_full =
             |slot: &Slot| at.saturating_since(slot.start) >= SLOT && slot.packets >= slot_packets;
-        if self.slots.back().is_none_or(is_full) {
-            if self.slots.len() == SLOTS {
+        let is_cut = std::mem::take(&mut self.is_cut);
+        if is_cut || self.slots.back().is_none_or(is_full) {
+            if self.slots.len() == SLOTS + self.more_slots {
                 self.slots.pop_front();
             }
             self.slots.push_back(Slot {
                 start: at,
                 packets: 0,
+                late: 0,
                 sent: Vec::new(),
                 order: Default::default(),
             });
@@ -61,6 +69,32 @@ impl Window {
                 slot.sent.len() - 1
             });
         slot.sent[index].1[usize::from(useful.bits())] += 1;
+    }
+
+    /// Returns a window of twice the span.
+    pub(super) fn long() -> Self {
+        Window {
+            more_slots: SLOTS,
+            ..Window::default()
+        }
+    }
+
+    /// Starts a slot with the next packet.
+    pub(super) fn cut(&mut self) {
+        self.is_cut = true;
+    }
+
+    /// Notes that every copy of the packet that was counted last was late.
+    pub(super) fn count_late(&mut self) {
+        if let Some(slot) = self.slots.back_mut() {
+            slot.late += 1;
+        }
+    }
+
+    /// Returns the number of packets of which every copy was late, from `since` on and some before.
+    pub(super) fn late_since(&self, since: Instant) -> u64 {
+        let slots = self.slots.iter().skip(self.first_since(since));
+        slots.map(|slot| slot.late).sum()
     }
 
     /// Counts a copy that followed another one on its path, in order or not.
@@ -106,10 +140,7 @@ impl Window {
     /// Returns the damage of the packets from `since` on, and of some before: slots are not
     /// divided.
     pub(super) fn damages_since(&self, since: Instant) -> Damages {
-        let ended_before = |next: Option<&Slot>| next.is_some_and(|next| next.start <= since);
-        let first = (0..self.slots.len())
-            .find(|slot| !ended_before(self.slots.get(slot + 1)))
-            .unwrap_or(0);
+        let first = self.first_since(since);
         let mut sent: Vec<(PathSet, Counts)> = Vec::new();
         for (paths, counts) in self.slots.iter().skip(first).flat_map(|slot| &slot.sent) {
             let index = sent
@@ -128,6 +159,14 @@ impl Window {
         sent.iter_mut()
             .for_each(|(_, counts)| sum_over_subsets(counts));
         Damages { sent }
+    }
+
+    /// Returns the index of the slot that contains `since`.
+    fn first_since(&self, since: Instant) -> usize {
+        let ended_before = |next: Option<&Slot>| next.is_some_and(|next| next.start <= since);
+        (0..self.slots.len())
+            .find(|slot| !ended_before(self.slots.get(slot + 1)))
+            .unwrap_or(0)
     }
 }
 

@@ -2,6 +2,8 @@
 //! applies its judgements.
 #![allow(dead_code, reason = "each test uses its part")]
 
+pub(crate) mod random;
+
 use hawser_netem::{
     Delay, ExtraDelay, Link, LinkConfig, Loss, Order, Probability, QueueLimit, Rate, Span,
 };
@@ -75,12 +77,31 @@ impl Judge {
 struct Sent {
     at: Instant,
     copies: usize,
+    probes: usize,
     arrived: Option<Instant>,
 }
 
+impl Sent {
+    fn is_damaged(&self) -> bool {
+        self.arrived
+            .is_none_or(|arrived| arrived.saturating_since(self.at) > TOO_LATE)
+    }
+}
+
+/// A bottleneck that several paths share, in front of their own links.
+struct Shared {
+    paths: PathSet,
+    link: Link<(PathId, Payload)>,
+}
+
+/// The sequence number of a packet, the paths that it was sent over and the epoch.
+type Payload = (u64, PathSet, u8);
+
 pub(crate) struct Network {
-    links: Vec<Link<(u64, PathSet, u8)>>,
+    links: Vec<Link<Payload>>,
+    shared: Option<Shared>,
     packets_per_frame: u64,
+    pace: Duration,
     first_number: u64,
     policy: Judgement,
     epoch: u32,
@@ -113,7 +134,9 @@ impl Network {
             .collect();
         Network {
             links,
+            shared: None,
             packets_per_frame,
+            pace: PACE,
             first_number: u64::MAX - 1000 + seed,
             policy,
             epoch: 0,
@@ -125,6 +148,32 @@ impl Network {
             events: Vec::new(),
             in_force: Vec::new(),
         }
+    }
+
+    /// Spreads the packets of a frame over its time.
+    pub(crate) fn paced(mut self) -> Self {
+        self.pace = FRAME / self.packets_per_frame as u32;
+        self
+    }
+
+    /// Lets copies over `paths` pass a common bottleneck first.
+    pub(crate) fn sharing(mut self, paths: u8, bottleneck: LinkConfig, seed: u64) -> Self {
+        self.shared = Some(Shared {
+            paths: PathSet::from_bits(paths),
+            link: Link::new(bottleneck, seed, Instant::ZERO),
+        });
+        self
+    }
+
+    /// Puts a policy into force that the judge did not propose.
+    pub(crate) fn set(&mut self, code: u8) {
+        self.pending = None;
+        self.apply(Judgement {
+            code: PolicyCode(code),
+            probes: PathSet::EMPTY,
+            probe_every: 0,
+            reason: "set".to_owned(),
+        });
     }
 
     pub(crate) fn code(&self) -> u8 {
@@ -158,7 +207,7 @@ impl Network {
             let n = self.packets.len() as u64;
             let at = Instant::ZERO
                 + FRAME * (n / self.packets_per_frame) as u32
-                + PACE * (n % self.packets_per_frame) as u32;
+                + self.pace * (n % self.packets_per_frame) as u32;
             if at >= until {
                 return;
             }
@@ -178,11 +227,20 @@ impl Network {
                 .chain(probes.iter())
                 .collect();
             for path in sent.iter() {
-                self.links[path.index()].push(at, PACKET, (number, sent, self.epoch as u8));
+                let copy = (number, sent, self.epoch as u8);
+                match &mut self.shared {
+                    Some(shared) if shared.paths.contains(path) => {
+                        shared.link.push(at, PACKET, (path, copy));
+                    }
+                    _ => {
+                        self.links[path.index()].push(at, PACKET, copy);
+                    }
+                }
             }
             self.packets.push(Sent {
                 at,
                 copies: sent.len(),
+                probes: probes.len(),
                 arrived: None,
             });
         }
@@ -190,6 +248,11 @@ impl Network {
 
     fn receive_until(&mut self, until: Instant) {
         let mut arrivals = Vec::new();
+        if let Some(shared) = &mut self.shared {
+            while let Some((at, (path, copy))) = shared.link.pop(until) {
+                self.links[path.index()].push(at, PACKET, copy);
+            }
+        }
         for (path, link) in (0..).zip(&mut self.links) {
             while let Some((at, packet)) = link.pop(until) {
                 arrivals.push((at, PathId::try_from(path).unwrap(), packet));
@@ -239,20 +302,32 @@ impl Network {
     /// not at all.
     pub(crate) fn damaged_frames(&self, from: Duration, to: Duration) -> f64 {
         let period = Instant::ZERO + from..Instant::ZERO + to;
-        let is_late = |packet: &Sent| {
-            packet
-                .arrived
-                .is_none_or(|arrived| arrived.saturating_since(packet.at) > TOO_LATE)
-        };
         let frames = self.packets.chunks_exact(self.packets_per_frame as usize);
         let frames: Vec<_> = frames
             .filter(|frame| period.contains(&frame[0].at))
             .collect();
         frames
             .iter()
-            .filter(|frame| frame.iter().any(is_late))
+            .filter(|frame| frame.iter().any(Sent::is_damaged))
             .count() as f64
             / frames.len() as f64
+    }
+
+    /// Returns the share of packets sent from `from` to `to` that arrived too late or not at all.
+    pub(crate) fn damaged_packets(&self, from: Duration, to: Duration) -> f64 {
+        let period = Instant::ZERO + from..Instant::ZERO + to;
+        let sent = self.packets.iter();
+        let sent: Vec<_> = sent.filter(|packet| period.contains(&packet.at)).collect();
+        sent.iter().filter(|packet| packet.is_damaged()).count() as f64 / sent.len() as f64
+    }
+
+    /// Returns the share of copies sent from `from` to `to` that were probes.
+    pub(crate) fn probes(&self, from: Duration, to: Duration) -> f64 {
+        let period = Instant::ZERO + from..Instant::ZERO + to;
+        let sent = self.packets.iter();
+        let sent = sent.filter(|packet| period.contains(&packet.at));
+        let (packets, probes) = sent.fold((0, 0), |sum, packet| (sum.0 + 1, sum.1 + packet.probes));
+        probes as f64 / f64::from(packets)
     }
 
     /// Returns when each policy came into force, its paths and its reason.
@@ -261,6 +336,20 @@ impl Network {
             .iter()
             .map(|(at, policy)| (*at, policy.code.0, policy.reason.as_str()))
             .collect()
+    }
+
+    /// Returns the code that was in force for the longest part of the period.
+    pub(crate) fn code_mostly(&self, from: Duration, to: Duration) -> u8 {
+        let mut held = [Duration::ZERO; 256];
+        let starts = self.in_force.iter().map(|(at, _)| *at);
+        let ends = starts.clone().skip(1).chain([Duration::MAX]);
+        for ((start, end), (_, policy)) in starts.zip(ends).zip(&self.in_force) {
+            let part = end.min(to).saturating_sub(start.max(from));
+            held[usize::from(policy.code.0)] += part;
+        }
+        (0..=u8::MAX)
+            .max_by_key(|code| held[usize::from(*code)])
+            .unwrap_or(0)
     }
 
     /// Returns how often the judge emitted the event.

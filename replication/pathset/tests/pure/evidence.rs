@@ -77,6 +77,7 @@ impl Flow {
             sequence: n,
             epoch: 0,
             sent,
+            sent_micros: (self.now().as_nanos() / 1000) as u32,
             first,
             skews,
         };

@@ -1,6 +1,7 @@
 //! The tests that need neither root nor other programs of the system.
 
 mod accounting;
+mod auto;
 mod evidence;
 mod late_requests;
 #[path = "../network/mod.rs"]
