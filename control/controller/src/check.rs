@@ -56,9 +56,9 @@ fn transparent(flow: &Flow) -> Result<(), String> {
                 .into(),
         );
     }
-    if flow.mode == Mode::Evidence {
+    if matches!(flow.mode, Mode::Auto | Mode::Evidence) {
         return Err(
-            "`transparent` does not go with the mode `evidence`, which probes paths with numbered copies; use `successive`"
+            "`transparent` does not go with the modes `auto` and `evidence`, which probe paths with numbered copies; use `successive`"
                 .into(),
         );
     }
@@ -422,7 +422,7 @@ mod tests {
             assert!(error.contains(word), "{error}");
         }
         for (key, value, word) in [
-            ("transparent", json!(true), "mode `evidence`"),
+            ("transparent", json!(true), "modes `auto` and `evidence`"),
             ("paths", json!([1, 1]), "paths"),
             ("paths", json!([0]), "paths"),
             ("paths", json!([1, 2, 3, 4, 5, 6, 7, 8]), "paths"),

@@ -140,7 +140,7 @@ pub(crate) async fn replace(client: &OperatorClient, flow: &Flow, tag: &Tag) -> 
 
 impl Create {
     fn flow(&self) -> Result<Flow> {
-        let (destination, mode) = self.options.required()?;
+        let destination = self.options.required()?;
         let mut flow = Flow {
             name: self.flow.clone(),
             tenant: self.tenant.clone(),
@@ -153,7 +153,7 @@ impl Create {
                 destination_ports: None,
             },
             paths: Vec::new(),
-            mode,
+            mode: Mode::default(),
             trigger: None,
             pruning: Default::default(),
             transparent: false,

@@ -30,11 +30,14 @@
 use crate::name::Name;
 use crate::node::Observation;
 use crate::resource::{Cause, Flow, Mode, PathHealth, Policy};
-use hawser_units::{PathSet, PolicyCode};
+use hawser_units::{PathId, PathSet, PolicyCode};
 
 /// A redirected flow moves only if the other path's round-trip time is below this fraction of the
 /// current path's. Smaller differences are measurement noise.
 const REDIRECT_BELOW: f64 = 0.8;
+
+/// The number of packets per probed copy of a flow that begins on one path.
+const PACKETS_PER_PROBE: u16 = 32;
 
 /// The controller's knowledge of a flow.
 #[derive(Debug, Clone, Copy)]
@@ -88,12 +91,42 @@ impl Situation<'_> {
     /// Returns the decision for a flow that is created or changed, or whose policy is released by
     /// an operator. A flow that always needs help gets it once its egress is ready.
     pub fn initial(self) -> Decision {
-        let code = if self.flow.needs_help_always() && self.egress_ready {
-            self.help(PolicyCode::OFF)
-        } else {
-            PolicyCode::OFF
+        if !self.flow.needs_help_always() || !self.egress_ready {
+            return Decision::without_probes(PolicyCode::OFF, Cause::Configured);
+        }
+        match self.flow.mode {
+            Mode::Auto => self.one_path(),
+            _ => Decision::without_probes(self.help(PolicyCode::OFF), Cause::Configured),
+        }
+    }
+
+    /// Returns the first path that answers, or else the first that is up, or else the first, with
+    /// probes of the others: packets over a path that is dead show nothing.
+    fn one_path(self) -> Decision {
+        let which = |works: fn(&PathHealth) -> bool| {
+            self.paths.iter().find(|path| {
+                let health = self
+                    .health
+                    .iter()
+                    .find(|health| health.number == path.number());
+                health.is_some_and(works)
+            })
         };
-        Decision::without_probes(code, Cause::Configured)
+        let answering = which(|health| health.up && health.rtt_us.is_some());
+        let first = answering
+            .or_else(|| which(|health| health.up))
+            .or_else(|| self.paths.iter().next());
+        let Some(first) = first else {
+            return Decision::without_probes(PolicyCode::OFF, Cause::Configured);
+        };
+        let probes = self.paths.without(first);
+        let every = (probes.len() as u16 * PACKETS_PER_PROBE).next_power_of_two();
+        Decision {
+            code: PolicyCode(PathSet::EMPTY.with(first).bits()),
+            probes,
+            probe_every: if probes.is_empty() { 0 } else { every },
+            reason: Cause::Configured,
+        }
     }
 
     /// Returns the paths for a flow that needs help and now takes `current`.
@@ -101,8 +134,23 @@ impl Situation<'_> {
         match self.flow.mode {
             Mode::Single => PolicyCode::OFF,
             Mode::Redirect => self.fastest(current),
-            Mode::Replicate | Mode::Successive | Mode::Evidence => PolicyCode(self.paths.bits()),
+            Mode::Auto | Mode::Replicate | Mode::Successive | Mode::Evidence => {
+                PolicyCode(self.paths.bits())
+            }
         }
+    }
+
+    /// Returns whether every path of the policy is down.
+    fn is_cut_off(self, policy: &Policy) -> bool {
+        let is_down = |path: PathId| {
+            let health = self
+                .health
+                .iter()
+                .find(|health| health.number == path.number());
+            health.is_some_and(|health| !health.up)
+        };
+        let taken = policy.code.paths();
+        !taken.is_empty() && taken.iter().all(is_down)
     }
 
     /// Returns the path with the smallest round-trip time, or `current` if it is about as fast or
@@ -219,7 +267,10 @@ fn judged(
         probe_every,
         ..
     } = judgement;
-    if !matches!(situation.flow.mode, Mode::Successive | Mode::Evidence) {
+    if !matches!(
+        situation.flow.mode,
+        Mode::Auto | Mode::Successive | Mode::Evidence
+    ) {
         return Err(Ignored::NotJudged);
     }
     if epoch != policy.epoch {
@@ -241,21 +292,30 @@ fn judged(
 }
 
 /// Decides about a flow after a change in the health of its paths: a redirected flow moves if its
-/// path is down or no longer the fastest.
+/// path is down or no longer the fastest, and a flow in mode `auto` takes all paths if those that it
+/// takes are down.
 pub fn health_changed(situation: Situation<'_>, policy: &Policy) -> Option<Decision> {
     let is_helped = policy.code != PolicyCode::OFF || situation.initial().code != PolicyCode::OFF;
-    if situation.flow.mode != Mode::Redirect || !is_helped || policy.reason == Cause::Operator {
+    if !is_helped || policy.reason == Cause::Operator {
         return None;
     }
-    Decision::without_probes(situation.help(policy.code), Cause::Redirected).unless_in_force(policy)
+    let reason = match situation.flow.mode {
+        Mode::Redirect => Cause::Redirected,
+        Mode::Auto if situation.is_cut_off(policy) => Cause::Degraded,
+        _ => return None,
+    };
+    Decision::without_probes(situation.help(policy.code), reason).unless_in_force(policy)
 }
 
 /// Decides about a flow after the nodes' paths have changed or its egress has become ready. Returns
 /// `None` if the policy can stay.
 pub fn fitted(situation: Situation<'_>, policy: &Policy) -> Option<Decision> {
     let has_missing = (policy.code.0 | policy.probes.bits()) & !situation.paths.bits() != 0;
+    let is_begun = situation.flow.mode == Mode::Auto && policy.code != PolicyCode::OFF;
     let decision = match policy.reason {
         Cause::Operator => return None,
+        // Where a flow begins depends on the health of paths, with which it does not move.
+        Cause::Configured if is_begun && !has_missing => return None,
         Cause::Configured => situation.initial(),
         Cause::Judged | Cause::Redirected if !has_missing => return None,
         Cause::Degraded | Cause::Judged | Cause::Redirected => {
@@ -541,6 +601,54 @@ mod tests {
             health_changed(situation, &on_none).map(|decision| decision.code.0),
             Some(0b1)
         );
+    }
+
+    #[test]
+    fn auto_begins_on_the_first_path_that_answers() {
+        let flow = flow(Mode::Auto, true);
+        let begun = |rtts: &[Option<u32>], egress_ready| {
+            let health = health(rtts);
+            let situation = Situation {
+                flow: &flow,
+                paths: PATHS,
+                health: &health,
+                egress_ready,
+            };
+            let Decision {
+                code,
+                probes,
+                probe_every,
+                ..
+            } = situation.initial();
+            (code.0, probes.bits(), probe_every)
+        };
+        assert_eq!(begun(&[None, Some(1)], false), (0, 0, 0));
+        assert_eq!(begun(&[None, Some(1)], true), (0b10, 0b1_1101, 128));
+        assert_eq!(begun(&[None, None], true), (0b1, 0b1_1110, 128));
+        assert_eq!(begun(&[], true), (0b1, 0b1_1110, 128));
+    }
+
+    #[test]
+    fn auto_takes_all_paths_when_its_own_are_down() {
+        let flow = flow(Mode::Auto, false);
+        let decided = |up: [bool; 2], code| {
+            let mut health = health(&[Some(1), Some(1)]);
+            health
+                .iter_mut()
+                .zip(up)
+                .for_each(|(path, up)| path.up = up);
+            let situation = Situation {
+                flow: &flow,
+                paths: PATHS,
+                health: &health,
+                egress_ready: true,
+            };
+            health_changed(situation, &policy(code, 2, Cause::Judged)).map(|next| next.code.0)
+        };
+        assert_eq!(decided([false, true], 0b1), Some(0b1_1111));
+        assert_eq!(decided([false, true], 0b11), None);
+        assert_eq!(decided([true, false], 0b1), None);
+        assert_eq!(decided([false, false], 0b11), Some(0b1_1111));
     }
 
     #[test]

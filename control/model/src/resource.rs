@@ -133,11 +133,12 @@ pub struct Flow {
     #[cfg_attr(feature = "openapi", schema(max_items = 7))]
     pub paths: Vec<u8>,
     /// The protection of the flow when it needs help.
+    #[serde(default)]
     pub mode: Mode,
     /// The condition under which the flow needs help; `null` for always.
     #[serde(default)]
     pub trigger: Option<Trigger>,
-    /// The parameters for judging paths in the modes `successive` and `evidence`.
+    /// The parameters for judging paths in the modes `auto`, `successive` and `evidence`.
     #[serde(default)]
     pub pruning: Pruning,
     /// Whether copies are sent as they are, without outer headers and tags. Needs IPv4 packets, and
@@ -149,7 +150,13 @@ pub struct Flow {
 impl Flow {
     /// Returns whether the flow is to be protected without an observation that it needs help.
     pub fn needs_help_always(&self) -> bool {
-        self.trigger.is_none() && self.mode != Mode::Single
+        match self.mode {
+            Mode::Single => false,
+            Mode::Auto => true,
+            Mode::Redirect | Mode::Replicate | Mode::Successive | Mode::Evidence => {
+                self.trigger.is_none()
+            }
+        }
     }
 }
 
@@ -179,10 +186,14 @@ pub struct Selector {
 }
 
 /// The protection of a flow when it needs help. Before that, it takes the default route.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
+    /// The flow takes the cheapest paths that meet its aim: one path, another one, or copies on as few
+    /// as help. It begins on one path and needs no trigger; a trigger starts help earlier.
+    #[default]
+    Auto,
     /// The flow stays on the default route.
     Single,
     /// The flow moves to the path with the smallest round-trip time.
@@ -246,11 +257,11 @@ pub struct Pruning {
     #[serde(default)]
     #[cfg_attr(feature = "openapi", schema(minimum = 1))]
     pub window_packets: Option<u32>,
-    /// `evidence`: the maximum average number of copies per packet, including probes.
+    /// `auto` and `evidence`: the maximum average number of copies per packet, including probes.
     #[serde(default)]
     #[cfg_attr(feature = "openapi", schema(minimum = 1))]
     pub budget_ratio: Option<f64>,
-    /// `evidence`: the tolerated fraction of frames damaged by loss or delay. Applies to packets
+    /// `auto` and `evidence`: the tolerated fraction of frames damaged by loss or delay. Applies to packets
     /// where frame boundaries are not known.
     #[serde(default)]
     #[cfg_attr(feature = "openapi", schema(minimum = 0, maximum = 1))]

@@ -45,13 +45,14 @@ impl Judge {
         let (successive, evidence) = (successive(&receive.pruning), evidence(receive));
         let mut judge = Judge {
             tally: Tally::new(match receive.mode {
-                Mode::Evidence => evidence.tolerance,
+                Mode::Auto | Mode::Evidence => evidence.tolerance,
                 _ => successive.tolerance,
             }),
             algorithm: match receive.mode {
                 Mode::Single | Mode::Redirect | Mode::Replicate => Algorithm::None,
                 Mode::Successive => Algorithm::Successive(Successive::new(successive, paths)),
                 Mode::Evidence => Algorithm::Evidence(Box::new(Evidence::new(evidence, paths))),
+                Mode::Auto => Algorithm::Evidence(Box::new(Evidence::auto(evidence, paths))),
             },
             packets: 0,
         };
@@ -110,6 +111,18 @@ impl Judge {
     /// Returns whether the algorithm measures damage on the paths in use.
     pub(crate) fn measures_damage(&self) -> bool {
         matches!(self.algorithm, Algorithm::Evidence(_))
+    }
+
+    /// Passes a degraded experience to the algorithm, if it acts on it by itself. Returns whether it
+    /// does.
+    pub(crate) fn handle_degraded(&mut self) -> bool {
+        match &mut self.algorithm {
+            Algorithm::Evidence(judge) if judge.handles_degraded() => {
+                judge.handle_degraded();
+                true
+            }
+            _ => false,
+        }
     }
 
     /// Returns the number of packets so far.

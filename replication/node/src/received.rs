@@ -247,6 +247,7 @@ impl ReceivedFlow {
         })?;
         Some(match self.judge.exceeded_tolerance_since(pending.since) {
             Some(false) => Resolution::Dismissed,
+            Some(true) if self.judge.handle_degraded() => Resolution::Dismissed,
             Some(true) | None => Resolution::Confirmed(pending.at, pending.degraded),
         })
     }
@@ -332,6 +333,28 @@ mod tests {
         pass_packets(&mut flow, 1_450..1_500, false);
         assert_eq!(flow.poll_timeout(DEADLINE), Some(at(1_451)));
         assert_eq!(degraded(&mut flow, 1_500..1_600), [(1_500, at(1_451))]);
+    }
+
+    #[test]
+    fn auto_acts_on_late_requests_itself() {
+        let mut flow = flow("auto");
+        pass_packets(&mut flow, 0..1_000, true);
+        flow.handle_request(at(1_000));
+        pass_packets(&mut flow, 1_000..1_500, false);
+        let mut observations = Vec::new();
+        for now in 1_000..1_600 {
+            flow.handle_timeout(at(now), DEADLINE, |_, observation| {
+                observations.push(observation);
+            });
+        }
+        let takes_all = |observation: &Observation| match observation {
+            Observation::Judged { code, .. } => code.0 == 0b111,
+            _ => false,
+        };
+        assert!(observations.iter().any(takes_all), "{observations:?}");
+        let is_degraded =
+            |observation: &Observation| matches!(observation, Observation::Degraded { .. });
+        assert!(!observations.iter().any(is_degraded), "{observations:?}");
     }
 
     #[test]

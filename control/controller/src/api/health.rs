@@ -140,6 +140,7 @@ fn state_name(policy: &Policy) -> &'static str {
 
 fn mode_name(mode: Mode) -> &'static str {
     match mode {
+        Mode::Auto => "auto",
         Mode::Single => "single",
         Mode::Redirect => "redirect",
         Mode::Replicate => "replicate",

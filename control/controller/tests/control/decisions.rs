@@ -63,6 +63,33 @@ async fn degradation_takes_all_paths_and_a_judgement_removes_some() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_flow_without_a_mode_begins_on_one_path_and_takes_help() {
+    let rig = Rig::new().await;
+    let mut without_mode = flow("auto", true);
+    without_mode.as_object_mut().unwrap().remove("mode");
+    let [_, egress] = rig.two_nodes(3, without_mode).await;
+    assert_eq!(rig.get("/v1/flows/stage").await.body["mode"], "auto");
+    rig.receive(&egress).await;
+    rig.until(async || rig.policy("stage").await["code"] == 0b1)
+        .await;
+    let policy = rig.policy("stage").await;
+    assert_eq!(
+        (&policy["probes"], &policy["probe_every"]),
+        (&json!(0b110), &json!(64))
+    );
+
+    let epoch = u32::try_from(policy["epoch"].as_u64().unwrap()).unwrap();
+    rig.observe(&egress, judged(epoch, 0b101, 0b10)).await;
+    let policy = rig.policy("stage").await;
+    assert_eq!(
+        (&policy["code"], &policy["probes"]),
+        (&json!(0b101), &json!(0b10))
+    );
+    rig.observe(&egress, degraded()).await;
+    assert_eq!(rig.policy("stage").await["code"], 0b111);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_ingress_that_takes_signals_gets_the_same_policy_in_band() {
     let rig = Rig::new().await;
     let [ingress, egress] = rig.two_nodes(2, flow("evidence", true)).await;

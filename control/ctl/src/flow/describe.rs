@@ -3,7 +3,7 @@
 use crate::output::table;
 use crate::text;
 use hawser_model::node::ReceivedPath;
-use hawser_model::resource::PathHealth;
+use hawser_model::resource::{Cause, PathHealth};
 use hawser_model::status::{Condition, FlowPath, FlowStatus, Truth, Usage};
 use hawser_units::Line;
 use std::fmt::Write;
@@ -74,12 +74,21 @@ fn policy(status: &FlowStatus) -> String {
         ),
     };
     format!(
-        "paths {}{probed}: {}, epoch {}, {}\n",
+        "paths {}{probed}: {}, epoch {}, {}\n{}",
         text::paths(policy.code),
         policy.reason.name(),
         policy.epoch,
-        text::ago(policy.decided_unix_ms)
+        text::ago(policy.decided_unix_ms),
+        judgement(status).map_or_else(String::new, |reason| format!("{reason}\n"))
     )
+}
+
+/// Returns the sentence with which the egress judged the policy in force, if it did.
+fn judgement(status: &FlowStatus) -> Option<Line> {
+    let is_judged = status.policy.reason == Cause::Judged;
+    let mut events = status.events.iter().rev();
+    let judged = events.find(|event| event.kind == "paths_judged" && is_judged)?;
+    Some(Line::new(&judged.message))
 }
 
 fn paths(status: &FlowStatus) -> String {

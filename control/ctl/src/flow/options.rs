@@ -9,7 +9,7 @@ pub(crate) struct Options {
     /// Destination addresses of the packets: a prefix such as 203.0.113.0/24
     #[arg(long, value_name = "PREFIX")]
     destination: Option<String>,
-    /// Protection of the flow when it needs help
+    /// Protection of the flow when it needs help [default: auto]
     #[arg(long, value_enum)]
     mode: Option<ModeArg>,
     /// Protocol of the packets: any, tcp, udp, icmp, icmpv6 or a number
@@ -73,16 +73,18 @@ struct PruningOptions {
     /// trigger have told their number]
     #[arg(long, value_name = "PACKETS")]
     window: Option<u32>,
-    /// Maximum average number of copies per packet in mode `evidence`
+    /// Maximum average number of copies per packet in the modes `auto` and `evidence`
     #[arg(long, value_name = "COPIES")]
     budget: Option<f64>,
-    /// Tolerated fraction of damaged frames in mode `evidence`, such as 0.01
+    /// Tolerated fraction of damaged frames in the modes `auto` and `evidence`, such as 0.01
     #[arg(long, value_name = "RATIO")]
     tolerated_damage: Option<f64>,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 pub(crate) enum ModeArg {
+    /// Take the cheapest paths that meet the aim: one, another, or copies on as few as help
+    Auto,
     /// Stay on the default route
     Single,
     /// Move to the path with the smallest round-trip time
@@ -104,15 +106,10 @@ struct Protocol(Option<u8>);
 struct Paths(Vec<u8>);
 
 impl Options {
-    /// Returns the options that a new flow requires.
-    pub(crate) fn required(&self) -> Result<(String, Mode)> {
+    /// Returns the destination, which a new flow requires.
+    pub(crate) fn required(&self) -> Result<String> {
         let destination = self.destination.clone();
-        let destination = destination
-            .context("the packets of the flow are not specified: give --destination PREFIX")?;
-        let mode = self.mode.context(
-            "the mode of the flow is not specified: give --mode, for example --mode evidence",
-        )?;
-        Ok((destination, mode.into()))
+        destination.context("the packets of the flow are not specified: give --destination PREFIX")
     }
 
     /// Applies the options that are given.
@@ -213,6 +210,7 @@ fn set<T>(place: &mut T, value: Option<T>) {
 impl From<ModeArg> for Mode {
     fn from(mode: ModeArg) -> Mode {
         match mode {
+            ModeArg::Auto => Mode::Auto,
             ModeArg::Single => Mode::Single,
             ModeArg::Redirect => Mode::Redirect,
             ModeArg::Replicate => Mode::Replicate,
@@ -225,6 +223,7 @@ impl From<ModeArg> for Mode {
 impl From<Mode> for ModeArg {
     fn from(mode: Mode) -> ModeArg {
         match mode {
+            Mode::Auto => ModeArg::Auto,
             Mode::Single => ModeArg::Single,
             Mode::Redirect => ModeArg::Redirect,
             Mode::Replicate => ModeArg::Replicate,

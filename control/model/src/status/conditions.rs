@@ -303,9 +303,13 @@ impl Facts<'_> {
             _ if self.flow.mode == Mode::Single => Finding::fails(
                 Reason::ModeSingle,
                 format!(
-                    "the mode is `single`: choose another, such as `hawser ctl flow set {} --mode evidence`",
+                    "the mode is `single`: choose another, such as `hawser ctl flow set {} --mode auto`",
                     self.flow.name
                 ),
+            ),
+            _ if self.flow.mode == Mode::Auto => Finding::holds(
+                Reason::Always,
+                "in the mode `auto`, help is taken when packets are damaged, without waiting for the viewer",
             ),
             (None, _) => Finding::holds(Reason::Always, "the flow has no trigger and is always protected"),
             (Some(trigger), Cause::Configured) => Finding::fails(
@@ -336,7 +340,7 @@ impl Facts<'_> {
                 Reason::DefaultRoute,
                 "packets take the default route; the conditions above say why",
             ),
-            (_, 1) if self.flow.mode != Mode::Redirect => Finding::fails(
+            (_, 1) if !self.may_take_one_path() => Finding::fails(
                 Reason::OnePath,
                 format!(
                     "every packet takes {taken} alone ({})",
@@ -364,7 +368,7 @@ impl Facts<'_> {
             ),
             Some(send) if send.epoch == epoch => {
                 let reason = match paths {
-                    1 => Reason::Redirected,
+                    1 => self.one_path(),
                     _ => Reason::Replicated,
                 };
                 Finding::holds(reason, format!("every packet takes {taken}"))
@@ -373,6 +377,24 @@ impl Facts<'_> {
                 Reason::Pending,
                 format!("{node} has not yet reported that it applies epoch {epoch}, {taken}"),
             ),
+        }
+    }
+
+    /// Returns whether one path is what the mode may choose. An operator who chooses one does without
+    /// protection.
+    fn may_take_one_path(&self) -> bool {
+        match self.flow.mode {
+            Mode::Redirect => true,
+            Mode::Auto => self.policy.reason != Cause::Operator,
+            Mode::Single | Mode::Replicate | Mode::Successive | Mode::Evidence => false,
+        }
+    }
+
+    /// Returns the reason for one path that the mode has chosen.
+    fn one_path(&self) -> Reason {
+        match self.flow.mode {
+            Mode::Auto => Reason::Sufficient,
+            _ => Reason::Redirected,
         }
     }
 
@@ -445,8 +467,9 @@ impl Facts<'_> {
                     .is_none_or(|health| health.up && health.rtt_us.is_some())
             })
             .collect();
+        let takes_one = self.may_take_one_path() && code.len() == 1;
         let is_redirected = self.flow.mode == Mode::Redirect;
-        let suffices = working.len() >= if is_redirected { 1 } else { 2 };
+        let suffices = working.len() >= if is_redirected || takes_one { 1 } else { 2 };
         // Enough paths protect a flow even if others of its paths do not work.
         let is_minor = |kind: ConditionKind| {
             suffices && matches!(kind, ConditionKind::PathsUp | ConditionKind::Arriving)
@@ -465,8 +488,8 @@ impl Facts<'_> {
             return Finding::new(finding.status, finding.reason, message)
                 .since(finding.since_unix_ms);
         }
-        let reason = match is_redirected && code.len() == 1 {
-            true => Reason::Redirected,
+        let reason = match takes_one {
+            true => self.one_path(),
             false => Reason::Redundant,
         };
         Finding::holds(reason, format!("copies arrive on {}", list(working)))

@@ -91,6 +91,8 @@ pub enum Reason {
     Replicated,
     /// Packets take another path than the default route, as the mode `redirect` says.
     Redirected,
+    /// One path suffices, as judged in the mode `auto`; help is taken as soon as it does not.
+    Sufficient,
     /// The ingress has not replicated any packet.
     NoPackets,
     /// Nothing is sent that could arrive.
@@ -107,7 +109,7 @@ pub enum Reason {
 
 impl Reason {
     /// All reasons.
-    pub const ALL: [Reason; 35] = [
+    pub const ALL: [Reason; 36] = [
         Reason::Alive,
         Reason::NeverRegistered,
         Reason::Lost,
@@ -137,6 +139,7 @@ impl Reason {
         Reason::Stopped,
         Reason::Replicated,
         Reason::Redirected,
+        Reason::Sufficient,
         Reason::NoPackets,
         Reason::NotReplicating,
         Reason::OnAllPaths,

@@ -132,7 +132,14 @@ struct PaperFigure {
 const FIGURE_6C: PaperFigure = PaperFigure {
     caption: "Figure 6c: bandwidth cost, the ratio of the bytes sent on paths to the bytes of the source. MPTCP does not replicate.",
     metric: "bandwidth_cost_ratio",
-    policies: &["single", "redirect", "successive", "evidence", "mptcp"],
+    policies: &[
+        "single",
+        "redirect",
+        "successive",
+        "evidence",
+        "auto",
+        "mptcp",
+    ],
     levels: &LEVELS,
     paper: |level| match level {
         "nfov" => Some("1.8"),
@@ -145,7 +152,7 @@ const FIGURE_7: PaperFigure = PaperFigure {
     caption: "Figure 7: throughput relative to the single path. The rate of a level limits its gain; the \
               uncapped source has no such limit.",
     metric: "throughput_gain_ratio",
-    policies: &["redirect", "successive", "evidence", "mptcp"],
+    policies: &["redirect", "successive", "evidence", "auto", "mptcp"],
     levels: &["nfov", "hd", "fhd", "uncapped"],
     paper: |level| match level {
         "fhd" => Some("about 7, replicated"),

@@ -39,8 +39,10 @@ pub(crate) enum Policy {
     Redirect,
     /// The stream is replicated and paths are pruned by Algorithm 1.
     Successive,
-    /// The stream is replicated and paths are pruned by evidence, the default.
+    /// The stream is replicated and paths are pruned by evidence.
     Evidence,
+    /// The stream begins on one path and takes the cheapest paths that meet its aim, the default.
+    Auto,
     /// Publisher and viewer distribute the stream over subflows themselves.
     Mptcp,
 }
@@ -58,11 +60,12 @@ pub(crate) struct Scene {
 }
 
 /// Policies with their names in cases, in the order of figure 5.
-const POLICIES: [(&str, Policy); 5] = [
+const POLICIES: [(&str, Policy); 6] = [
     ("single", Policy::Single),
     ("redirect", Policy::Redirect),
     ("successive", Policy::Successive),
     ("evidence", Policy::Evidence),
+    ("auto", Policy::Auto),
     ("mptcp", Policy::Mptcp),
 ];
 
@@ -196,6 +199,7 @@ impl Scene {
             Policy::Redirect => Some(Mode::Redirect),
             Policy::Successive => Some(Mode::Successive),
             Policy::Evidence => Some(Mode::Evidence),
+            Policy::Auto => Some(Mode::Auto),
             Policy::Mptcp => None,
         }
     }
@@ -243,6 +247,7 @@ mod tests {
         for name in [
             "single/nfov",
             "mptcp/fhd",
+            "auto/fhd",
             "evidence/uncapped",
             "recovery/fhd",
         ] {

@@ -118,7 +118,7 @@ pub struct PolicyStatus {
 pub struct JudgedStatus {
     /// The policy in force at the ingress.
     pub policy: PolicyStatus,
-    /// `single`, `redirect`, `replicate`, `successive` or `evidence`.
+    /// `auto`, `single`, `redirect`, `replicate`, `successive` or `evidence`.
     pub mode: String,
     /// Number of packets that were judged.
     pub packets: u64,
