@@ -157,6 +157,15 @@ impl Emulator {
         self.control.set_origin(origin);
     }
 
+    /// Replaces the links of the paths, which are given in the order of the start; their devices stay. Schedules and
+    /// traces begin now. Frames that are in the links until now still leave them when they are due. The report's
+    /// statistics are those of the last links.
+    pub fn change(&self, paths: Vec<EmulatedPath>) {
+        let links = paths.into_iter();
+        let links = links.flat_map(|path| [path.forward, path.backward]);
+        self.control.change(ring::now(), links.collect());
+    }
+
     /// Stops the links. Frames inside them are not delivered and count as still in the link.
     ///
     /// # Errors

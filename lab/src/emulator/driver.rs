@@ -5,9 +5,11 @@ use anyhow::Result;
 use hawser_netem::{Link, LinkConfig};
 use hawser_testbed::ring::{self, FrameError, Port, Sender};
 use hawser_units::Instant;
+use parking_lot::Mutex;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::io::PipeReader;
+use std::mem;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -26,6 +28,12 @@ const MAX_TICK: Duration = Duration::from_millis(1);
 pub(super) struct Control {
     stop: AtomicBool,
     origin_ns: AtomicU64,
+    /// The minimum time from an arrival until its frame can be due.
+    lookahead_ns: AtomicU64,
+    /// The number of changes of the links.
+    changes: AtomicU64,
+    /// The links that each direction has to take.
+    links: Mutex<Vec<Option<LinkConfig>>>,
 }
 
 impl Control {
@@ -33,6 +41,9 @@ impl Control {
         Control {
             stop: AtomicBool::new(false),
             origin_ns: AtomicU64::new(origin.as_nanos()),
+            lookahead_ns: AtomicU64::new(0),
+            changes: AtomicU64::new(0),
+            links: Mutex::new(Vec::new()),
         }
     }
 
@@ -42,6 +53,30 @@ impl Control {
 
     pub(super) fn set_origin(&self, origin: Instant) {
         self.origin_ns.store(origin.as_nanos(), Ordering::Relaxed);
+    }
+
+    /// Replaces the links of all directions: of each path both, in order.
+    pub(super) fn change(&self, origin: Instant, links: Vec<LinkConfig>) {
+        let mut waiting = self.links.lock();
+        self.set_lookahead(&links);
+        self.set_origin(origin);
+        *waiting = links.into_iter().map(Some).collect();
+        self.changes.fetch_add(1, Ordering::Release);
+    }
+
+    fn set_lookahead<'a>(&self, links: impl IntoIterator<Item = &'a LinkConfig>) {
+        let delays = links.into_iter().map(LinkConfig::min_delay);
+        let lookahead = delays.min().unwrap_or_default().min(MAX_TICK);
+        self.lookahead_ns
+            .store(lookahead.as_nanos() as u64, Ordering::Relaxed);
+    }
+
+    fn lookahead(&self) -> Duration {
+        Duration::from_nanos(self.lookahead_ns.load(Ordering::Relaxed))
+    }
+
+    fn changes(&self) -> u64 {
+        self.changes.load(Ordering::Acquire)
     }
 
     fn origin(&self) -> Instant {
@@ -55,8 +90,6 @@ pub(super) struct Driver {
     devices: Vec<String>,
     ports: Vec<Port>,
     directions: Vec<Direction>,
-    /// The minimum time from an arrival until its frame can be due.
-    lookahead: Duration,
     control: Arc<Control>,
     stopped: PipeReader,
     departing: Departing,
@@ -66,7 +99,14 @@ pub(super) struct Driver {
 
 /// One direction of a path.
 struct Direction {
+    /// The position among the directions.
+    number: usize,
+    seed: u64,
     link: Link<Vec<u8>>,
+    /// The changes that it has followed.
+    changes: u64,
+    /// The link before the last change, while frames are in it.
+    before: Option<Link<Vec<u8>>>,
     origin: Instant,
     from: usize,
     to: usize,
@@ -91,9 +131,8 @@ impl Driver {
         let configs = paths
             .iter()
             .flat_map(|path| [&path.forward, &path.backward]);
-        let min_delay = configs.map(LinkConfig::min_delay).min().unwrap_or_default();
+        control.set_lookahead(configs);
         let mut driver = Driver {
-            lookahead: min_delay.min(MAX_TICK),
             names: Vec::new(),
             devices: Vec::new(),
             ports: Vec::new(),
@@ -118,11 +157,13 @@ impl Driver {
             (path.forward, ingress, egress),
             (path.backward, egress, ingress),
         ] {
-            let link = Link::new(config, seeds.next_u64(), origin)
-                .corrupting_by(|frame: &mut Vec<u8>| corrupt(frame))
-                .marking_by(|frame| frame::mark(frame));
+            let seed = seeds.next_u64();
             self.directions.push(Direction {
-                link,
+                number: self.directions.len(),
+                seed,
+                link: link(config, seed, origin),
+                changes: 0,
+                before: None,
                 origin,
                 from,
                 to,
@@ -177,7 +218,7 @@ impl Driver {
                 .receiver
                 .receive(|frame| match frame {
                     Ok(frame) => {
-                        direction.apply_origin(control.origin());
+                        direction.follow(control);
                         let packet = frame::packet(frame.to_vec());
                         direction.link.push_packet(frame.arrived(), packet);
                     }
@@ -191,19 +232,27 @@ impl Driver {
 
     fn send_due(&mut self) -> usize {
         let mut sent = 0;
-        for Direction { link, to, .. } in &mut self.directions {
-            while self.departing.fill(link, ring::now()) {
-                if let Err((refused, error)) = self.ports[*to].sender.send(&self.departing.frames) {
-                    tracing::debug!("{} refused a frame: {error}", self.devices[*to]);
-                    self.health.send_failures += refused as u64;
+        for direction in &mut self.directions {
+            let Direction {
+                link, before, to, ..
+            } = direction;
+            for link in before.as_mut().into_iter().chain([link]) {
+                while self.departing.fill(link, ring::now()) {
+                    if let Err((refused, error)) =
+                        self.ports[*to].sender.send(&self.departing.frames)
+                    {
+                        tracing::debug!("{} refused a frame: {error}", self.devices[*to]);
+                        self.health.send_failures += refused as u64;
+                    }
+                    let now = ring::now();
+                    self.departing
+                        .due
+                        .iter()
+                        .for_each(|due| self.lateness.record(now.saturating_since(*due)));
+                    sent += self.departing.frames.len();
                 }
-                let now = ring::now();
-                self.departing
-                    .due
-                    .iter()
-                    .for_each(|due| self.lateness.record(now.saturating_since(*due)));
-                sent += self.departing.frames.len();
             }
+            before.take_if(|link| link.next_departure().is_none());
         }
         self.health.frames_sent += sent as u64;
         sent
@@ -215,7 +264,7 @@ impl Driver {
     fn wait_for_work(&self, begin: Instant, moved: usize) -> Result<()> {
         let stopped = self.stopped.as_fd();
         let next = self.next_departure();
-        let is_idle = moved == 0 && (next.is_none() || self.lookahead < TICK);
+        let is_idle = moved == 0 && (next.is_none() || self.control.lookahead() < TICK);
         if is_idle {
             let arrivals = self.ports.iter().map(|port| port.receiver.as_fd());
             let sources: Vec<BorrowedFd<'_>> = arrivals.chain([stopped]).collect();
@@ -224,7 +273,7 @@ impl Driver {
                 next.map(|next| next.saturating_since(ring::now())),
             )?);
         }
-        let lookahead_end = begin + self.lookahead;
+        let lookahead_end = begin + self.control.lookahead();
         let until = next
             .map_or(lookahead_end, |next| next.min(lookahead_end))
             .max(begin + TICK);
@@ -239,7 +288,8 @@ impl Driver {
     fn next_departure(&self) -> Option<Instant> {
         self.directions
             .iter()
-            .filter_map(|direction| direction.link.next_departure())
+            .flat_map(|direction| [Some(&direction.link), direction.before.as_ref()])
+            .filter_map(|link| link?.next_departure())
             .min()
     }
 
@@ -257,6 +307,12 @@ impl Driver {
     }
 }
 
+fn link(config: LinkConfig, seed: u64, origin: Instant) -> Link<Vec<u8>> {
+    Link::new(config, seed, origin)
+        .corrupting_by(|frame: &mut Vec<u8>| corrupt(frame))
+        .marking_by(|frame| frame::mark(frame))
+}
+
 /// Changes the last byte of a frame's payload, as a link without a checksum might. Short frames are
 /// not changed, because neighbour discovery needs them.
 fn corrupt(frame: &mut [u8]) {
@@ -269,9 +325,19 @@ fn corrupt(frame: &mut [u8]) {
 }
 
 impl Direction {
-    /// Applies a new origin. It is called before every frame, so that the origin holds for all
-    /// frames that arrive after it was set.
-    fn apply_origin(&mut self, origin: Instant) {
+    /// Takes a new link or a new origin. It is called before every frame, so that they hold for all
+    /// frames that arrive after they were set.
+    fn follow(&mut self, control: &Control) {
+        let (changes, origin) = (control.changes(), control.origin());
+        if changes != self.changes {
+            self.changes = changes;
+            let mut links = control.links.lock();
+            if let Some(config) = links.get_mut(self.number).and_then(Option::take) {
+                let next = link(config, self.seed.wrapping_add(changes), origin);
+                self.before = Some(mem::replace(&mut self.link, next));
+                self.origin = origin;
+            }
+        }
         if origin != self.origin {
             self.origin = origin;
             self.link.restart(origin);

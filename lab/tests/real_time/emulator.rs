@@ -178,6 +178,31 @@ fn schedules_begin_at_the_origin() {
 }
 
 #[test]
+fn frames_take_the_link_that_replaced_another() {
+    let cut = Span::new(Duration::ZERO, Duration::from_secs(3600)).unwrap();
+    let is_cut = LinkConfig {
+        cuts: vec![cut],
+        ..LinkConfig::default()
+    };
+    let bench = Bench::new(is_cut, LinkConfig::default());
+    let (near, mut far) = bench.ports();
+
+    let path = EmulatedPath {
+        name: "path 1".into(),
+        ingress_device: network_ingress(path()),
+        egress_device: network_egress(path()),
+        forward: delay(50),
+        backward: LinkConfig::default(),
+    };
+    bench.emulator.change(vec![path]);
+    let sent_at = ring::now();
+    near.sender.send(&[frame(&[], 1, 100)]).unwrap();
+
+    let (arrived, _) = receive_timed(&mut far, 1).remove(0);
+    assert!(arrived.saturating_since(sent_at) >= Duration::from_millis(50));
+}
+
+#[test]
 fn a_checksum_left_to_the_device_is_completed_on_the_way() {
     let bench = Bench::new(delay(1), LinkConfig::default());
     let path = bench.lab.path(path());
