@@ -1,5 +1,6 @@
 //! Experiments on emulated networks, their figures and reports, and benchmarks.
 
+mod audience;
 pub mod bench;
 mod collect;
 pub mod command;

@@ -1,18 +1,17 @@
 //! The relay itself, `hawser relay`'s server with the kernel, with real sessions: a publisher in front of
 //! it and viewers behind it, each in a namespace.
 
-mod audience;
 mod bottleneck;
 mod chain;
 mod publisher;
 
 use super::calls::{self, Appendix, THESIS_S};
 use super::us;
+use crate::audience::{Member, Shown, View, watch};
 use crate::experiment::Run;
 use crate::relays::cpu_of_thread;
 use crate::summary::Case;
 use anyhow::{Context, Result, ensure};
-use audience::{Member, Shown, View, watch};
 use bottleneck::bottleneck;
 use chain::Chain;
 use hawser_io::clock;

@@ -1,9 +1,9 @@
 //! Viewers whose paths bear half of the stream: one for which the relay drops by priority, one behind a path that drops
 //! half of the packets at random, and one behind a queue that drops what does not fit.
 
-use super::audience::{Member, View};
 use super::publisher::STREAM_MBPS;
 use super::{LAST_FRAMES, Scene, WARM_UP, groups_since, never, seen, seen_whole, watch};
+use crate::audience::{Member, View};
 use crate::bench::median;
 use crate::summary::Case;
 use anyhow::{Context, Result};

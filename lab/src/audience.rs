@@ -1,58 +1,75 @@
-//! Viewers with real sessions, which reassemble frames and decode nothing.
+//! Viewers with real sessions, which verify packets, reassemble frames and decode nothing.
 
-use super::publisher::{ALIAS, LAYERS};
 use anyhow::{Context, Result};
 use hawser_io::clock;
 use hawser_io::udp::{self, UdpSocket};
 use hawser_netem::{Link, LinkConfig};
 use hawser_objects::{
-    Encodings, FrameAssembler, FrameConfig, TrackSecret, Viewer, ViewerConfig, ViewerEvent,
+    Encodings, FrameAssembler, FrameConfig, ReceivedFrame, TrackSecret, TrackTiming, Viewer,
+    ViewerConfig, ViewerEvent,
 };
 use hawser_packets::media::VERSION;
+use hawser_packets::session::Announcement;
 use hawser_units::{ByteSize, Ecn, Instant};
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 /// Bytes of the headers in front of a datagram.
 const HEADERS: u64 = 28;
 
-/// The time after which a frame is shown without the layers that are missing.
+/// The time after which a frame is shown without the layers that are missing, if the publisher does not announce it.
 const LIFETIME: Duration = Duration::from_millis(150);
 
-/// A frame that could be decoded.
+/// The pause before a new session is asked for.
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// A frame that could be decoded. Times are those of the monotonic clock.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Shown {
-    pub(super) group: u32,
-    pub(super) completed: Instant,
+pub(crate) struct Shown {
+    pub(crate) group: u32,
+    /// `None` if the clocks were not related, or the publisher announces no lifetime of frames.
+    pub(crate) captured: Option<Instant>,
+    pub(crate) completed: Instant,
+    /// The encoded size of what arrived in time.
+    pub(crate) size: ByteSize,
     /// Whether it had all layers.
-    pub(super) is_whole: bool,
+    pub(crate) is_whole: bool,
 }
 
 /// A viewer.
-pub(super) struct Member {
+pub(crate) struct Member {
     socket: UdpSocket,
     relay: SocketAddr,
-    pub(super) asked: Instant,
-    pub(super) view: View,
+    pub(crate) asked: Instant,
+    pub(crate) view: View,
     /// The frames that the viewer would see behind another path, of which the relay learns nothing.
-    pub(super) behind: Option<View>,
+    pub(crate) behind: Option<View>,
 }
 
 /// The session of a viewer and what it sees.
-pub(super) struct View {
+pub(crate) struct View {
+    secret: [u8; 32],
+    number: u64,
+    /// The number of sessions that have ended.
+    ended: u64,
     viewer: Viewer,
     assembler: FrameAssembler,
+    /// The time from capture to deadline, if the publisher announces it.
+    lifetime: Option<Duration>,
+    /// The time at which a new session is asked for, if this one has ended.
+    again_at: Option<Instant>,
     /// The path that its packets take, if it is not the cable alone.
     path: Option<Link<(Vec<u8>, Ecn)>>,
-    pub(super) shown: Vec<Shown>,
+    pub(crate) shown: Vec<Shown>,
     /// The bytes of media that arrived.
-    pub(super) media: ByteSize,
+    pub(crate) media: ByteSize,
 }
 
 impl Member {
     /// Opens the socket. `secret` has the bytes of the broadcast's secret, `number` differs from that of
     /// other viewers.
-    pub(super) fn open(
+    pub(crate) fn open(
         own: IpAddr,
         relay: SocketAddr,
         secret: [u8; 32],
@@ -70,8 +87,13 @@ impl Member {
 
     /// Sees what arrives a second time, behind a path that [`View::set_path`] sets. As the relay knows only of what
     /// arrives here, nothing that is lost there is repeated, and the rate does not adapt to it.
-    pub(super) fn see_behind(&mut self, secret: [u8; 32], number: u64) {
+    pub(crate) fn see_behind(&mut self, secret: [u8; 32], number: u64) {
         self.behind = Some(View::new(secret, number));
+    }
+
+    /// Returns the number of packets that were dropped at the socket, because nobody read them in time.
+    pub(crate) fn drops(&self) -> Result<u32> {
+        Ok(self.socket.drops()?)
     }
 
     fn run(&mut self) -> Result<()> {
@@ -113,16 +135,14 @@ impl Member {
 
 impl View {
     fn new(secret: [u8; 32], number: u64) -> Self {
-        let secret = TrackSecret::new(secret);
-        let mut random = [0; 16];
-        random[..8].copy_from_slice(&number.to_ne_bytes());
         View {
-            viewer: Viewer::new(ViewerConfig::default(), secret, random),
-            assembler: FrameAssembler::new(FrameConfig {
-                selected: [(ALIAS, LAYERS)].into(),
-                encodings: Encodings::default(),
-                lifetime: LIFETIME,
-            }),
+            secret,
+            number,
+            ended: 0,
+            viewer: viewer(secret, number, 0),
+            assembler: assembler(BTreeMap::new(), Encodings::default(), LIFETIME),
+            lifetime: None,
+            again_at: None,
             path: None,
             shown: Vec::new(),
             media: ByteSize(0),
@@ -130,7 +150,7 @@ impl View {
     }
 
     /// Has its packets take an emulated path, or the cable alone.
-    pub(super) fn set_path(&mut self, path: Option<LinkConfig>) {
+    pub(crate) fn set_path(&mut self, path: Option<LinkConfig>) {
         self.path = path.map(|path| Link::new(path, 1, clock::monotonic()));
     }
 
@@ -160,20 +180,62 @@ impl View {
             self.viewer.handle_timeout(now);
         }
         while let Some(event) = self.viewer.poll_event() {
-            if let ViewerEvent::Opened(_) = event {
-                self.viewer.subscribe(now, vec![(ALIAS, LAYERS)]);
+            match event {
+                ViewerEvent::Opened(announcement) => self.subscribe(now, &announcement),
+                ViewerEvent::Ended(_) => self.again_at = Some(now + PAUSE),
             }
+        }
+        if self.again_at.is_some_and(|at| at <= now) {
+            self.again_at = None;
+            self.ended += 1;
+            self.viewer = viewer(self.secret, self.number, self.ended);
+        }
+        let relation = self
+            .viewer
+            .receiver()
+            .and_then(|receiver| receiver.clock().relation());
+        if let Some(relation) = relation {
+            self.assembler.set_round_trip(relation.round_trip);
         }
         while let Some(event) = self.viewer.poll_media() {
             self.assembler.handle_event(now, event);
         }
         self.assembler.handle_timeout(now);
         while let Some(frame) = self.assembler.poll_frame() {
-            self.shown.push(Shown {
-                group: frame.id.0,
-                completed: frame.completed,
-                is_whole: frame.is_whole,
-            });
+            let shown = self.show(now, &frame);
+            self.shown.push(shown);
+        }
+    }
+
+    /// Selects all layers of each track, or of one encoding of each source.
+    fn subscribe(&mut self, now: Instant, announcement: &Announcement) {
+        let tracks = announcement.tracks.iter();
+        let selected = tracks.clone().map(|track| (track.alias, track.layers));
+        let selected: BTreeMap<u32, u8> = selected.collect();
+        let timings = tracks.filter_map(|track| TrackTiming::parse(&track.parameters));
+        self.lifetime = timings.map(|timing| timing.lifetime).max();
+        self.assembler = assembler(
+            selected.clone(),
+            Encodings::of(announcement),
+            self.lifetime.unwrap_or(LIFETIME),
+        );
+        self.viewer
+            .subscribe_to_any_encoding(now, selected.into_iter().collect());
+    }
+
+    fn show(&self, now: Instant, frame: &ReceivedFrame) -> Shown {
+        let captured = || {
+            let receiver = self.viewer.receiver()?;
+            let deadline = receiver.local_time_of_deadline(now, frame.deadline?)?;
+            Some(deadline - self.lifetime?)
+        };
+        let payloads = frame.tracks.values().flatten().flatten();
+        Shown {
+            group: frame.id.0,
+            captured: captured(),
+            completed: frame.completed,
+            size: ByteSize(payloads.map(|payload| payload.len() as u64).sum()),
+            is_whole: frame.is_whole,
         }
     }
 
@@ -182,10 +244,31 @@ impl View {
         let times = [
             self.viewer.poll_timeout(),
             self.assembler.poll_timeout(),
+            self.again_at,
             path,
         ];
         times.into_iter().flatten().min()
     }
+}
+
+/// Returns a session that differs from others by the viewer's number and that of the session.
+fn viewer(secret: [u8; 32], number: u64, session: u64) -> Viewer {
+    let mut random = [0; 16];
+    random[..8].copy_from_slice(&number.to_ne_bytes());
+    random[8..].copy_from_slice(&session.to_ne_bytes());
+    Viewer::new(ViewerConfig::default(), TrackSecret::new(secret), random)
+}
+
+fn assembler(
+    selected: BTreeMap<u32, u8>,
+    encodings: Encodings,
+    lifetime: Duration,
+) -> FrameAssembler {
+    FrameAssembler::new(FrameConfig {
+        selected,
+        encodings,
+        lifetime,
+    })
 }
 
 fn is_media(datagram: &[u8]) -> bool {
@@ -193,7 +276,7 @@ fn is_media(datagram: &[u8]) -> bool {
 }
 
 /// Runs viewers for a time, or until `is_over`.
-pub(super) fn watch(
+pub(crate) fn watch(
     members: &mut [Member],
     duration: Duration,
     is_over: impl Fn(&[Member]) -> bool,
