@@ -178,7 +178,24 @@ impl<S: DeserializeOwned> Edges<S> {
         control: &impl Controller,
     ) -> Result<Self> {
         let paths = |edge| paths(lab, edge, Outer::V4);
-        Edges::start_enrolled(lab, binary, directory, control, ("", paths))
+        let settings = |_| String::new();
+        Edges::start_enrolled(lab, binary, directory, control, (settings, paths))
+    }
+
+    /// As [`Edges::start_controlled`], where the egress may also replicate: the flows from the viewer to the source.
+    pub fn start_controlled_both_ways(
+        lab: &Lab,
+        binary: &Path,
+        directory: &Path,
+        control: &impl Controller,
+    ) -> Result<Self> {
+        let paths = |edge| paths(lab, edge, Outer::V4);
+        let viewers = &lab.addressing().viewer.near.device;
+        let settings = |edge| match edge {
+            Edge::Ingress => String::new(),
+            Edge::Egress => format!("transit = [{viewers:?}]\n"),
+        };
+        Edges::start_enrolled(lab, binary, directory, control, (settings, paths))
     }
 
     /// As [`Edges::start_controlled`], with agents that have no paths: the controller makes them of
@@ -189,7 +206,7 @@ impl<S: DeserializeOwned> Edges<S> {
         directory: &Path,
         control: &impl Controller,
     ) -> Result<Self> {
-        let uplinks = "uplinks = [\"path*\", \"hawser-tun\"]\n";
+        let uplinks = |_| "uplinks = [\"path*\", \"hawser-tun\"]\n".to_owned();
         Edges::start_enrolled(
             lab,
             binary,
@@ -199,20 +216,19 @@ impl<S: DeserializeOwned> Edges<S> {
         )
     }
 
-    /// Enrols both nodes and starts their agents, with these settings of the node and these paths of
-    /// each edge.
+    /// Enrols both nodes and starts their agents, with these settings of the node and these paths, of each edge.
     fn start_enrolled(
         lab: &Lab,
         binary: &Path,
         directory: &Path,
         control: &impl Controller,
-        (settings, paths): (&str, impl Fn(Edge) -> String),
+        (settings, paths): (impl Fn(Edge) -> String, impl Fn(Edge) -> String),
     ) -> Result<Self> {
         let identity = directory.join("identity");
         Edges::start_with(lab, binary, directory, |edge| {
             control.enrol(edge.name(), &identity.join(edge.name()))?;
             let configuration = controlled_configuration(lab, directory, &identity, control, edge);
-            let node = format!("[node]\n{settings}");
+            let node = format!("[node]\n{}", settings(edge));
             Ok(configuration.replacen("[node]\n", &node, 1) + &paths(edge))
         })
     }
