@@ -9,6 +9,7 @@ mod dashcam;
 mod faults;
 mod figures;
 mod five_paths;
+mod history;
 mod l4s;
 mod l4s_live;
 mod live;
@@ -19,6 +20,7 @@ mod studio;
 mod table1;
 mod tunnel_faults;
 mod tunnel_flows;
+mod whole;
 
 use crate::experiment::Entry;
 
@@ -37,5 +39,6 @@ pub fn all() -> Vec<Box<dyn Entry>> {
         Box::new(relay::Relay),
         Box::new(tunnel_faults::TunnelFaults),
         Box::new(tunnel_flows::TunnelFlows),
+        Box::new(whole::Whole),
     ]
 }

@@ -1,5 +1,6 @@
 //! Hawser's programs in a lab, as an operator starts them: publishers, viewers and tunnels.
 
+pub mod broadcast;
 pub mod certificates;
 mod decoders;
 mod ends;

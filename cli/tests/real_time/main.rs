@@ -7,3 +7,4 @@ mod relay;
 mod support;
 mod tunnel_faults;
 mod tunnel_flows;
+mod whole;

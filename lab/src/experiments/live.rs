@@ -169,6 +169,7 @@ pub(super) fn push_source(directory: &Path) -> Result<PushSource> {
         recording,
         fps: PUSH_FPS,
         max_rate_mbps: PUSH_RATE_MBPS,
+        is_constant: false,
     })
 }
 

@@ -2,7 +2,6 @@
 //! do not help are pruned.
 
 mod faults;
-mod history;
 mod report;
 mod scene;
 mod stream;

@@ -138,7 +138,8 @@ impl End {
         End::start("viewer", places.viewer, command, directory)
     }
 
-    fn start(
+    /// Starts a command.
+    pub(super) fn start(
         name: &'static str,
         namespace: &Namespace,
         mut command: Command,
@@ -171,7 +172,8 @@ impl End {
         Ok(())
     }
 
-    fn check_running(&mut self) -> Result<()> {
+    /// Returns an error if the process has exited.
+    pub(super) fn check_running(&mut self) -> Result<()> {
         if let Some(status) = self.process.ended()? {
             let line = last_log_line(&self.log);
             bail!("the {} exited with {status}: {line}", self.name);
@@ -179,7 +181,8 @@ impl End {
         Ok(())
     }
 
-    fn stop(self) -> Result<()> {
+    /// Stops the process, which has to succeed.
+    pub(super) fn stop(self) -> Result<()> {
         let status = self.process.stop(EXIT_TIMEOUT)?;
         ensure!(
             status.success(),

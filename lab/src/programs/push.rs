@@ -20,6 +20,25 @@ pub struct PushSource {
     pub fps: f64,
     /// The highest rate of the flow, Mb/s.
     pub max_rate_mbps: f64,
+    /// Whether the flow has the highest rate all the time, whatever the network bears.
+    pub is_constant: bool,
+}
+
+impl PushSource {
+    /// Adds the publisher's arguments. Its tables go to `directory`.
+    pub(super) fn configure(&self, publish: &mut Command, key: &Path, directory: &Path) {
+        publish.args(["--recording", &self.recording]);
+        publish.args(["--codec", &self.codec]);
+        publish.args(["--fps", &self.fps.to_string()]);
+        let rate = self.max_rate_mbps.to_string();
+        publish.args(["--max-rate", &rate]);
+        if self.is_constant {
+            publish.args(["--min-rate", &rate]);
+        }
+        publish.arg("--key").arg(key);
+        publish.arg("--log").arg(directory.join("encoded.csv"));
+        publish.arg("--stats").arg(directory.join("flows.csv"));
+    }
 }
 
 /// The name of the viewer's picture of the newest frame, which it writes once a second.
@@ -54,15 +73,9 @@ impl PushedStream {
     ) -> Result<Self> {
         ends::create(directory)?;
         let key = directory.join("media.key");
-        generate_key(binary, &key)?;
+        generate_key(binary, &["--media"], &key)?;
         let mut publisher = End::publisher(places, (binary, "publish"), directory, |publish| {
-            publish.args(["--recording", &source.recording]);
-            publish.args(["--codec", &source.codec]);
-            publish.args(["--fps", &source.fps.to_string()]);
-            publish.args(["--max-rate", &source.max_rate_mbps.to_string()]);
-            publish.arg("--key").arg(&key);
-            publish.arg("--log").arg(directory.join("encoded.csv"));
-            publish.arg("--stats").arg(directory.join("flows.csv"));
+            source.configure(publish, &key, directory);
         })?;
         let mut viewer = End::viewer(places, (binary, "view"), directory, |view| {
             view.arg(places.address());
@@ -93,12 +106,14 @@ impl PushedStream {
     }
 }
 
-fn generate_key(binary: &Path, key: &Path) -> Result<()> {
+/// Has `hawser keygen` write a key.
+pub(super) fn generate_key(binary: &Path, kind: &[&str], key: &Path) -> Result<()> {
     if key.exists() {
         fs::remove_file(key).with_context(|| format!("cannot remove {}", key.display()))?;
     }
     let status = Command::new(binary)
-        .args(["keygen", "--media"])
+        .arg("keygen")
+        .args(kind)
         .arg(key)
         .status()
         .with_context(|| format!("cannot run {}", binary.display()))?;

@@ -117,6 +117,7 @@ impl Scenario {
             codec: "chunks".to_owned(),
             fps: 25.0,
             max_rate_mbps: MAX_RATE_MBPS,
+            is_constant: false,
         })
     }
 

@@ -1,8 +1,8 @@
-use super::history::History;
-use super::scene;
+use super::scene::{self, FLOW};
 use crate::emulator::{Emulator, EmulatorReport};
 use crate::experiment::{Run, write_json};
 use crate::experiments::faults::{SCENARIOS, Scenario};
+use crate::experiments::history::History;
 use crate::summary::{Case, Metrics};
 use anyhow::Result;
 use hawser_agent::Status;
@@ -82,7 +82,7 @@ pub(super) fn run(run: &Run, scenario: &'static Scenario) -> Result<Outcome> {
         "streams": reports, "ingress": ingress, "egress": egress, "emulator": emulation,
     });
     write_json(&directory.join("outcome.json"), &raw)?;
-    let history = History::read(&directory, began_ns)?;
+    let history = History::read(&directory, FLOW, began_ns)?;
     let end = Duration::from_secs_f64(seconds);
     let case = describe(scenario, &reports[0], &history, end);
     Ok(Outcome {

@@ -1,8 +1,8 @@
 use super::faults;
-use super::history::History;
 use super::scene::Policy;
 use super::stream::StreamOutcome;
 use crate::experiments::figures;
+use crate::experiments::history::History;
 use crate::experiments::live::{FPS, LEVELS, Outcome};
 use crate::plot::{Axis, Plot, Series};
 use crate::report::{Cell, Highlight, Item, Report, Section, Table};

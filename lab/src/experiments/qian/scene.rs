@@ -27,6 +27,9 @@ const UNCAPPED_FPS: f64 = 120.0;
 /// Frames requested ahead from an uncapped source: 280 ms at the rate of the fastest path.
 const UNCAPPED_IN_FLIGHT: usize = 24;
 
+/// The name of the flow.
+pub(super) const FLOW: &str = "stage";
+
 /// The TCP port of the publisher.
 const PORT: u16 = 14748;
 
@@ -216,7 +219,7 @@ impl fmt::Display for Scene {
 pub(super) fn flow(lab: &Lab) -> Flow {
     let name = |text: &str| text.parse().expect("the lab's names are words of letters");
     Flow {
-        name: name("stage"),
+        name: name(FLOW),
         tenant: hawser_testing::Control::tenant(),
         ingress: name("ingress"),
         egress: name("egress"),

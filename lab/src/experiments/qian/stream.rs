@@ -1,8 +1,8 @@
-use super::history::History;
-use super::scene::{Policy, Scene};
+use super::scene::{FLOW, Policy, Scene};
 use crate::counters::{self, Counters};
 use crate::experiment::{Run, write_json};
 use crate::experiments::five_paths::Variation;
+use crate::experiments::history::History;
 use crate::experiments::live::{self, Live, Outcome};
 use crate::programs::stream::Source;
 use crate::record::Record;
@@ -109,7 +109,7 @@ impl Controlled {
         write_json(&live.directory.join("events.json"), &self.control.events()?)?;
         self.edges.stop()?;
         self.control.stop()?;
-        History::read(&live.directory, record.began_ns)
+        History::read(&live.directory, FLOW, record.began_ns)
     }
 }
 

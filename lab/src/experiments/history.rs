@@ -1,4 +1,6 @@
-use super::super::five_paths::Variation;
+//! The judgements and decisions of controller and agents during a stream, from the traces of the agents.
+
+use super::five_paths::Variation;
 use anyhow::{Context, Result};
 use hawser_testbed::topology::Edge;
 use serde::Deserialize;
@@ -43,6 +45,7 @@ pub(super) struct Window {
 struct Row {
     monotonic_ns: u64,
     unix_ns: u64,
+    flow: String,
     event: String,
     code: Option<u8>,
     path: Option<u8>,
@@ -51,21 +54,21 @@ struct Row {
 }
 
 impl History {
-    /// Reads the traces of the agents in `directory`. `began_ns` is the start of the stream in
+    /// Reads what the traces of the agents in `directory` say of a flow. `began_ns` is the start of the stream in
     /// nanoseconds since 1970.
-    pub(super) fn read(directory: &Path, began_ns: u64) -> Result<Self> {
+    pub(super) fn read(directory: &Path, flow: &str, began_ns: u64) -> Result<Self> {
         let mut history = History {
             policies: vec![(f64::NEG_INFINITY, 0)],
             ..History::default()
         };
-        for (at, row) in rows(directory, Edge::Ingress, began_ns)? {
+        for (at, row) in rows(directory, Edge::Ingress, flow, began_ns)? {
             match (row.event.as_str(), row.code) {
                 ("policy", Some(code)) => history.policies.push((at, code)),
                 ("first_replica", _) => history.first_copies.push(at),
                 _ => {}
             }
         }
-        for (at, row) in rows(directory, Edge::Egress, began_ns)? {
+        for (at, row) in rows(directory, Edge::Egress, flow, began_ns)? {
             match (row.event.as_str(), row.path, row.rewards) {
                 ("window", Some(path), Some(rewards)) => {
                     history.windows.push(Window { at, path, rewards })
@@ -111,6 +114,15 @@ impl History {
             .map(|at| at - due)
     }
 
+    /// Returns the time in seconds from a change of the network to the last change of the policy before `until`; 0 if
+    /// there is none.
+    pub(super) fn settled_after(&self, change: Duration, until: Duration) -> f64 {
+        let (change, until) = (change.as_secs_f64(), until.as_secs_f64());
+        let mut latest_first = self.policies.iter().rev().map(|(at, _)| *at);
+        let last = latest_first.find(|at| (change..until).contains(at));
+        last.map_or(0.0, |at| at - change)
+    }
+
     /// Returns the first time, at or after a given time, at which the number of paths meets a
     /// condition.
     pub(super) fn first(&self, after: Duration, wanted: impl Fn(u32) -> bool) -> Option<f64> {
@@ -154,10 +166,10 @@ fn paths(code: u8) -> u32 {
     code.count_ones().max(1)
 }
 
-/// Returns the rows of an edge's trace with their times. The wall clock is read when a row is
+/// Returns the rows of a flow in an edge's trace with their times. The wall clock is read when a row is
 /// written, which is slightly later than the event. The minimum difference of the two clocks is
 /// therefore the best estimate of their offset.
-fn rows(directory: &Path, edge: Edge, began_ns: u64) -> Result<Vec<(f64, Row)>> {
+fn rows(directory: &Path, edge: Edge, flow: &str, began_ns: u64) -> Result<Vec<(f64, Row)>> {
     let path = directory.join(format!("{}.csv", edge.name()));
     let rows: Result<Vec<Row>, _> = csv::Reader::from_path(&path)?.deserialize().collect();
     let rows = rows.with_context(|| format!("cannot read {}", path.display()))?;
@@ -167,7 +179,8 @@ fn rows(directory: &Path, edge: Edge, began_ns: u64) -> Result<Vec<(f64, Row)>> 
         .min()
         .unwrap_or(0);
     let at = |row: &Row| ((row.monotonic_ns + offset) as f64 - began_ns as f64) / 1e9;
-    Ok(rows.into_iter().map(|row| (at(&row), row)).collect())
+    let rows = rows.into_iter().filter(|row| row.flow == flow);
+    Ok(rows.map(|row| (at(&row), row)).collect())
 }
 
 /// Parses the first number of "1200 us since due; 451200 us of silence".
@@ -223,6 +236,13 @@ mod tests {
     }
 
     #[test]
+    fn a_policy_settles_with_its_last_change() {
+        assert_eq!(history().settled_after(SECOND, 3 * SECOND), 1.0);
+        assert_eq!(history().settled_after(SECOND, 9 * SECOND), 5.0);
+        assert_eq!(history().settled_after(3 * SECOND, 5 * SECOND), 0.0);
+    }
+
+    #[test]
     fn traces_are_read_on_the_clock_of_the_stream() {
         let folder = tempfile::tempdir().unwrap();
         let header = "monotonic_ns,unix_ns,flow,event,epoch,code,probes,probe_every,packets,lost,path,sent,rewards,only,detail\n";
@@ -241,7 +261,7 @@ mod tests {
         )
         .unwrap();
 
-        let history = History::read(folder.path(), 10_000_000_000).unwrap();
+        let history = History::read(folder.path(), "stage", 10_000_000_000).unwrap();
 
         assert_eq!(history.policies[1], (1.0, 31));
         assert_eq!(
