@@ -346,9 +346,14 @@ impl Sender {
         window.max(least).min(most)
     }
 
-    /// Returns whether a packet that is sent now arrives too late.
+    /// Returns whether a packet that is sent now arrives too late. While nothing is in flight, no sample corrects the
+    /// estimate of a queue that was full and has drained, so the shortest round trip counts.
     fn is_too_late(&self, now: Instant, info: &ObjectInfo) -> bool {
-        self.config.rule == Rule::Deadline && now + self.rtt.one_way() > info.deadline
+        let one_way = match self.in_flight() {
+            ByteSize(0) => self.rtt.min().unwrap_or_default() / 2,
+            _ => self.rtt.one_way(),
+        };
+        self.config.rule == Rule::Deadline && now + one_way > info.deadline
     }
 
     fn drop_late(&mut self, id: ObjectId) {

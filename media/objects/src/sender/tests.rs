@@ -290,6 +290,29 @@ fn a_lost_packet_is_repeated_until_half_an_rtt_before_deadline() {
 }
 
 #[test]
+fn sending_goes_on_after_a_queue_longer_than_a_deadline() {
+    let mut sender = sender(100, Rule::Deadline);
+    for (sent, arrived) in [(0, 40), (100, 3000)] {
+        let packet = id(sent, 0, 0);
+        let object = object(packet, 1, at(10_000));
+        sender.offer(at(sent.into()), &object).unwrap();
+        send_all(&mut sender, at(sent.into()));
+        acknowledge(&mut sender, at(arrived), &[(packet, 0)]);
+    }
+    assert_eq!(sender.in_flight(), ByteSize(0));
+    assert!(sender.rtt().one_way() > ms(150), "{:?}", sender.rtt());
+
+    let next = |group| object(id(group, 0, 0), 1, at(3250));
+    sender.offer(at(3100), &next(3100)).unwrap();
+    assert_eq!(send_all(&mut sender, at(3100)).len(), 1);
+    // The estimate holds again until this packet is acknowledged.
+    assert_eq!(
+        sender.offer(at(3100), &next(3101)),
+        Err(AdmitError::Expired)
+    );
+}
+
+#[test]
 fn until_acknowledged_keeps_late_frames_and_rejects_new_ones() {
     let mut sender = sender(2, Rule::UntilAcknowledged);
     sender
