@@ -27,7 +27,7 @@ use hawser_testbed::topology::{Lab, Topology};
 use hawser_testing::Control;
 use hawser_units::{Bitrate, Instant};
 use network::{Condition, PATHS, Phase};
-use scene::Scene;
+use scene::{Scene, Treatment};
 use score::{Score, Tables};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -101,7 +101,28 @@ impl Experiment for Whole {
             case
         });
         summary.cases = cases.collect();
+        for one in completed.iter().filter(|one| one.trial.without.is_none()) {
+            add_gap_to_best_fixed(one.trial, summary);
+        }
         report::write(summary, &completed, &run.out)
+    }
+}
+
+/// Adds to a case of the mode `auto` how much longer its stream stalls than in the best of the other modes that ran.
+fn add_gap_to_best_fixed(scene: Scene, summary: &mut Summary) {
+    if scene.treatment != Treatment::Auto {
+        return;
+    }
+    let stalled = |scene: Scene| summary.case(&scene.to_string())?.metrics.get("stall_ratio");
+    let fixed = Treatment::FIXED.map(|fixed| stalled(scene.treated(fixed)));
+    let best = fixed.into_iter().flatten().reduce(f64::min);
+    if let (Some(ours), Some(best)) = (stalled(scene), best)
+        && let Some(case) = summary
+            .cases
+            .iter_mut()
+            .find(|case| case.name == scene.to_string())
+    {
+        case.metrics.set("stall_gap_to_best_fixed", ours - best);
     }
 }
 

@@ -109,13 +109,10 @@ fn highlights(summary: &Summary) -> Vec<Highlight> {
             case.metrics.get("stall_ratio")
         };
         let single = stalled(Treatment::Single)?;
-        let ours = stalled(Treatment::Evidence)?;
+        let ours = stalled(Treatment::Auto)?;
         Some(Highlight::new(
             Shown::Percent.text(ours),
-            format!(
-                "of the time stalled, {}, paths chosen by evidence",
-                network.name()
-            ),
+            format!("of the time stalled, {}, mode auto", network.name()),
             format!("{} on the default path", Shown::Percent.text(single)),
         ))
     };
@@ -207,9 +204,9 @@ fn table(scenes: &[Scene], summary: &Summary) -> Table {
         header,
         rows: scenes.iter().map(row).collect(),
         caption: "single: the default path. redirect: the path with the smallest round-trip time. replicate: a copy on \
-                  every path. evidence: copies on the paths that help. without-copies: no more than one copy of each \
-                  packet. \
-                  without-sender: the stream is sent in full, whatever the network bears."
+                  every path. evidence: copies on the paths that help. auto: the cheapest paths that suffice. \
+                  without-copies: no more than one copy of each packet. without-sender: the stream is sent in full, \
+                  whatever the network bears."
             .to_owned(),
     }
 }

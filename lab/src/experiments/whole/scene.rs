@@ -48,16 +48,23 @@ pub(super) enum Treatment {
     Replicate,
     /// On all paths, without those that do not help.
     Evidence,
+    /// On the cheapest paths that suffice.
+    Auto,
 }
 
 impl Treatment {
-    /// All treatments, in the order of tables.
-    pub(super) const ALL: [Treatment; 4] = [
+    /// Those of which an operator chooses one for the network that is expected.
+    pub(super) const FIXED: [Treatment; 4] = [
         Treatment::Single,
         Treatment::Redirect,
         Treatment::Replicate,
         Treatment::Evidence,
     ];
+
+    /// Returns all treatments, in the order of tables.
+    fn all() -> impl Iterator<Item = Treatment> {
+        Treatment::FIXED.into_iter().chain([Treatment::Auto])
+    }
 
     pub(super) fn name(self) -> &'static str {
         match self {
@@ -65,6 +72,7 @@ impl Treatment {
             Treatment::Redirect => "redirect",
             Treatment::Replicate => "replicate",
             Treatment::Evidence => "evidence",
+            Treatment::Auto => "auto",
         }
     }
 
@@ -74,6 +82,7 @@ impl Treatment {
             Treatment::Redirect => Mode::Redirect,
             Treatment::Replicate => Mode::Replicate,
             Treatment::Evidence => Mode::Evidence,
+            Treatment::Auto => Mode::Auto,
         }
     }
 }
@@ -93,10 +102,11 @@ impl Scene {
     /// Returns the scenes of all cases: every treatment in every network, and the changing network with each part left
     /// out.
     pub(super) fn all() -> Vec<Scene> {
-        let scenes = |network| Treatment::ALL.map(|treatment| Scene::new(network, treatment));
+        let scenes =
+            |network| Treatment::all().map(move |treatment| Scene::new(network, treatment));
         let without = Part::ALL.map(|part| Scene {
             without: Some(part),
-            ..Scene::new(Network::Changing, Treatment::Evidence)
+            ..Scene::new(Network::Changing, Treatment::Auto)
         });
         Network::all().flat_map(scenes).chain(without).collect()
     }
@@ -108,6 +118,11 @@ impl Scene {
             treatment,
             without: None,
         }
+    }
+
+    /// Returns the case of the same network and parts with another treatment.
+    pub(super) fn treated(self, treatment: Treatment) -> Self {
+        Scene { treatment, ..self }
     }
 
     /// The name of the case without that of the network.
