@@ -25,10 +25,11 @@ use std::process::Command;
 /// The name of the file in an experiment's output folder.
 pub const FILE_NAME: &str = "summary.json";
 
-/// Units, one of which every metric's name contains as a word.
+/// Units, one of which every metric's name contains as a word. A gap is the difference of two ratios.
 const UNITS: &[&str] = &[
     "ns", "us", "ms", "s", "bps", "kbps", "mbps", "gbps", "pps", "fps", "bytes", "packets",
-    "frames", "points", "paths", "nodes", "changes", "ratio", "cores", "ssim", "db", "score",
+    "frames", "points", "paths", "nodes", "changes", "ratio", "gap", "cores", "ssim", "db",
+    "score",
 ];
 
 /// The outcome of one run of an experiment.

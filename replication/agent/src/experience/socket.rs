@@ -333,7 +333,7 @@ mod tests {
     fn a_silent_application_is_disconnected() {
         let mut rig = Rig::new();
         let application = rig.connect();
-        rig.now = rig.now + IDLE;
+        rig.now += IDLE;
         rig.poll();
         assert_eq!(rig.listener.connections(), 0);
         drop(application);
