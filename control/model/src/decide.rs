@@ -314,8 +314,15 @@ pub fn fitted(situation: Situation<'_>, policy: &Policy) -> Option<Decision> {
     let is_begun = situation.flow.mode == Mode::Auto && policy.code != PolicyCode::OFF;
     let decision = match policy.reason {
         Cause::Operator => return None,
-        // Where a flow begins depends on the health of paths, with which it does not move.
-        Cause::Configured if is_begun && !has_missing => return None,
+        // Where a flow begins depends on the health of paths, with which it does not move. It does where it could not
+        // know of a path: packets over one that is dead show nothing of those that are not probed.
+        Cause::Configured if is_begun && !has_missing => {
+            let taken = policy.code.paths().union(policy.probes);
+            if situation.paths.difference(taken).is_empty() {
+                return None;
+            }
+            situation.initial()
+        }
         Cause::Configured => situation.initial(),
         Cause::Judged | Cause::Redirected if !has_missing => return None,
         Cause::Degraded | Cause::Judged | Cause::Redirected => {
@@ -626,6 +633,22 @@ mod tests {
         assert_eq!(begun(&[None, Some(1)], true), (0b10, 0b1_1101, 128));
         assert_eq!(begun(&[None, None], true), (0b1, 0b1_1110, 128));
         assert_eq!(begun(&[], true), (0b1, 0b1_1110, 128));
+    }
+
+    #[test]
+    fn auto_probes_a_path_that_comes_before_it_has_judged() {
+        let flow = flow(Mode::Auto, false);
+        let with = |paths| Situation {
+            flow: &flow,
+            paths,
+            health: &[],
+            egress_ready: true,
+        };
+        let alone = with(PathSet::from_bits(0b1));
+        let policy = alone.initial().into_policy(None, &flow.name, 0);
+        assert_eq!(fitted(alone, &policy), None);
+        let fitted = fitted(with(PathSet::from_bits(0b11)), &policy).unwrap();
+        assert_eq!((fitted.code.0, fitted.probes.bits()), (0b1, 0b10));
     }
 
     #[test]

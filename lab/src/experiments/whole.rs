@@ -142,12 +142,16 @@ fn measure(scene: &Scene, run: &Run) -> Result<Outcome> {
     set("bandwidth_cost_ratio", played.cost);
     set("paths_mean", history.paths_mean(Duration::ZERO, end));
     set("decision_s", decision_s(&history, &ended.phases));
+    set(
+        "policy_changes",
+        history.changes(Duration::ZERO, end) as f64,
+    );
     let health = &ended.emulation.health;
     set("emulator_lateness_p99_us", health.lateness_p99_us);
     set("emulator_cpu_cores", health.cpu_cores());
     Ok(Outcome {
         case,
-        invalid_because: invalid_because(&played.score, &ended),
+        invalid_because: invalid_because(&played, &ended),
         score: played.score,
         paths: history.steps(end),
         phases: ended.phases,
@@ -183,6 +187,8 @@ struct Played {
     from_ns: u64,
     /// The ratio of the bytes on the paths to those of the stream.
     cost: f64,
+    /// The reasons why what competes was not as it should be.
+    beside_invalid: Vec<String>,
 }
 
 impl Stage {
@@ -247,12 +253,13 @@ impl Stage {
         self.pause(run, &mut broadcast, CALM)?;
 
         let (from_ns, before) = (unix_ns(), Sent::read(lab)?);
+        let mut beside_invalid = Vec::new();
         for phase in &self.phases {
             let links = links(lab, phase.condition, phase.length, &self.drive)?;
             self.emulator.change(links);
             let beside = self.cross_traffic(phase.condition, run)?;
             self.pause(run, &mut broadcast, phase.length)?;
-            beside.stop()?;
+            beside_invalid.extend(beside.stop()?.invalid_because);
         }
         let (to_ns, after) = (unix_ns(), Sent::read(lab)?);
         self.pause(run, &mut broadcast, LAST_FRAMES)?;
@@ -270,6 +277,7 @@ impl Stage {
             score: Score::read(&tables, crowd, window, self.source.fps)?,
             from_ns,
             cost: before.cost_until(&after),
+            beside_invalid,
         })
     }
 
@@ -385,8 +393,10 @@ fn decision_s(history: &History, phases: &[Phase]) -> f64 {
 }
 
 /// Returns the reasons why the figures are not valid.
-fn invalid_because(score: &Score, ended: &Ended) -> Vec<String> {
+fn invalid_because(played: &Played, ended: &Ended) -> Vec<String> {
     let mut reasons = ended.emulation.health.invalid_because();
+    reasons.extend_from_slice(&played.beside_invalid);
+    let score = &played.score;
     let (captured, fps) = (score.captured_fps(), ended.source.fps);
     if captured < fps * 0.99 {
         reasons.push(format!(

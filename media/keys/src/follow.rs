@@ -65,13 +65,14 @@ impl Follower {
             known: Known::new(secret.clone(), first.number),
             interval: interval(&first),
             may_serve: first.role.serves_as(role),
+            is_unnamed: false,
             sources: first.sources,
             shared: Arc::clone(&shared),
         };
         if !following.may_serve && role == TrackRole::Relay {
             tracing::warn!(
                 "the controller sends no viewers to this relay, because its node is a reader of the track: an \
-                 operator changes that with `hawser ctl track set --add-relay`"
+                 operator changes that with `hawser ctl track set TRACK --add-relay NODE`"
             );
         }
         thread::Builder::new()
@@ -110,6 +111,8 @@ struct Following {
     interval: Duration,
     /// Whether the node is announced to others.
     may_serve: bool,
+    /// Whether the controller has refused to name this program to others.
+    is_unnamed: bool,
     /// The sources that the controller named last.
     sources: Vec<TrackSource>,
     shared: Arc<Mutex<Shared>>,
@@ -130,7 +133,7 @@ impl Following {
         let mut refusals = 0;
         while self.runtime.block_on(wait(self.interval, &mut self.asked)) {
             let serving = self.shared.lock().serving.filter(|_| self.may_serve);
-            let answer = self.runtime.block_on(self.asking.ask(serving));
+            let answer = self.runtime.block_on(self.ask(serving));
             let outcome = answer.and_then(|key| self.take(&key));
             let is_refused = outcome.as_ref().is_err_and(is_refusal);
             refusals = if is_refused { refusals + 1 } else { 0 };
@@ -155,6 +158,23 @@ impl Following {
                 None => {}
             }
         }
+    }
+
+    /// Says where the track is served, and asks for the secret. If the controller does not name this program to others, it
+    /// still gets the secret.
+    async fn ask(&mut self, serving: Option<Serving>) -> Result<TrackKey, Error> {
+        let answer = self.asking.ask(serving).await;
+        let Err(Error::Controller { source, .. }) = &answer else {
+            self.is_unnamed &= serving.is_none();
+            return answer;
+        };
+        if serving.is_none() || !matches!(source.status(), Some(403 | 422)) {
+            return answer;
+        }
+        if !std::mem::replace(&mut self.is_unnamed, true) {
+            tracing::warn!("the controller sends no viewers here: {source}");
+        }
+        self.asking.ask(None).await
     }
 
     /// Takes an answer of the controller.

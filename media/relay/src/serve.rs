@@ -487,6 +487,7 @@ impl Relay {
             is_refused: self.is_not_there,
             silence: now.saturating_since(self.newest.max(self.asked)),
             packets: self.broadcast.upstream_totals().packets,
+            wants_media: false,
         };
         if self.origin.has_to_leave(&self.keyring, &contact) {
             self.ask_again_at = Some(now);

@@ -291,6 +291,7 @@ impl Network {
             is_refused: self.is_refused,
             silence: now.saturating_since(self.heard.max(self.asked)),
             packets: receiver.map_or(0, |receiver| receiver.totals().packets),
+            wants_media: self.viewpoint.layers() > 0,
         };
         if self.origin.has_to_leave(&self.keyring, &contact) {
             self.session.again_at = Some(now);

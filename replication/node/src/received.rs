@@ -141,6 +141,10 @@ impl ReceivedFlow {
         if policy.epoch <= self.assigned.policy.epoch {
             return false;
         }
+        if policy.code != self.assigned.policy.code && self.assigned.mode == Mode::Auto {
+            // It is about the paths before, which the judge has left.
+            self.pending = None;
+        }
         self.assigned.policy = policy.clone();
         self.judge.handle_policy(policy, now);
         self.viewer.handle_policy(policy, self.assigned.paths, now);
@@ -295,7 +299,7 @@ mod tests {
                 sequence: millis,
                 epoch: 1,
                 sent: PathSet::from_bits(0b11),
-                sent_micros: 0,
+                sent_micros: (millis * 1000) as u32,
                 first: PathId::all().next().filter(|_| arrive),
                 skews,
             });
@@ -340,9 +344,9 @@ mod tests {
         let mut flow = flow("auto");
         pass_packets(&mut flow, 0..1_000, true);
         flow.handle_request(at(1_000));
-        pass_packets(&mut flow, 1_000..1_500, false);
         let mut observations = Vec::new();
         for now in 1_000..1_600 {
+            pass_packets(&mut flow, now..now + 1, false);
             flow.handle_timeout(at(now), DEADLINE, |_, observation| {
                 observations.push(observation);
             });

@@ -212,6 +212,8 @@ impl Evidence {
             self.window.clear();
         }
         self.is_proposed_here = is_proposed;
+        // What the viewer experienced was of the paths before.
+        self.is_degraded = false;
         self.code = code;
         self.since = self.now;
         for path in code.difference(before).iter() {

@@ -27,6 +27,10 @@ impl Default for TriggerConfig {
 /// The time before a report of the application that it is about, without stalls.
 const REPORTED: Duration = Duration::from_secs(1);
 
+/// The time without late frames in any report after which those before do not count. Of several applications, not all may
+/// have them, and each reports every second.
+const IN_TIME: Duration = Duration::from_millis(900);
+
 /// The longest stall of a report that counts, and with it the longest time that a report is about.
 const MAX_STALL: Duration = Duration::from_secs(10);
 
@@ -52,8 +56,10 @@ pub struct Trigger {
     since: Instant,
     /// Late requests in a row.
     late: u32,
-    /// Late frames in consecutive reports of the application, since one without.
+    /// Late frames in consecutive reports of applications, since a time without.
     reported: u32,
+    /// The time of the last report of late frames.
+    reported_at: Instant,
     total_late: u64,
     /// Whether the trigger has fired and was not re-armed.
     fired: bool,
@@ -83,6 +89,7 @@ impl Trigger {
             since: Instant::ZERO,
             late: 0,
             reported: 0,
+            reported_at: Instant::ZERO,
             total_late: 0,
             fired: false,
             resumes: Instant::ZERO,
@@ -113,10 +120,12 @@ impl Trigger {
         if self.fired || at < self.resumes {
             return;
         }
-        self.reported = match late {
-            0 => 0,
-            late => self.reported.saturating_add(late),
-        };
+        if late > 0 {
+            self.reported = self.reported.saturating_add(late);
+            self.reported_at = at;
+        } else if at.saturating_since(self.reported_at) >= IN_TIME {
+            self.reported = 0;
+        }
         if self.reported >= self.config.in_a_row.max(1) {
             self.event = Some(Degraded {
                 at,

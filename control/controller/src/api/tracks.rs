@@ -282,7 +282,11 @@ pub(super) async fn use_track(
         let what = format!("the stored secret of the track {name} is not one: replace it");
         return Err(Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, what).into());
     };
-    let sources = controller.view().sources_of(&record.track).collect();
+    // Addresses of the controller's own machine are of no use to others.
+    let is_here = peer.address.to_canonical().is_loopback();
+    let is_reached = |source: &TrackSource| is_here || !source.serving.address.ip().is_loopback();
+    let sources = controller.view().sources_of(&record.track);
+    let sources = sources.filter(is_reached).collect();
     Ok(Json(TrackKey {
         sources: TrackSource::chosen(sources, &node, what.role),
         track: name,

@@ -8,6 +8,9 @@ use hawser_model::status::{Condition, FlowPath, FlowStatus, Truth, Usage};
 use hawser_units::Line;
 use std::fmt::Write;
 
+/// The end of the message of a judgement that changes probes alone.
+const PROBES_ONLY: &str = ": probing";
+
 /// Describes a flow in text.
 pub(super) fn describe(status: &FlowStatus) -> String {
     let flow = &status.flow;
@@ -83,11 +86,13 @@ fn policy(status: &FlowStatus) -> String {
     )
 }
 
-/// Returns the sentence with which the egress judged the policy in force, if it did.
+/// Returns the sentence with which the egress judged the paths in force, if it did. A judgement of probes alone leaves them.
 fn judgement(status: &FlowStatus) -> Option<Line> {
     let is_judged = status.policy.reason == Cause::Judged;
     let mut events = status.events.iter().rev();
-    let judged = events.find(|event| event.kind == "paths_judged" && is_judged)?;
+    let chooses_paths = |message: &str| !message.ends_with(PROBES_ONLY);
+    let judged = events
+        .find(|event| event.kind == "paths_judged" && is_judged && chooses_paths(&event.message))?;
     Some(Line::new(&judged.message))
 }
 

@@ -11,7 +11,7 @@ use anyhow::Result;
 use std::path::Path;
 
 /// The columns of the table of a network: heading, metric, and how it is shown.
-const COLUMNS: [(&str, &str, Shown); 11] = [
+const COLUMNS: [(&str, &str, Shown); 12] = [
     ("frames per second", "fps_mean", Shown::Digits(1)),
     ("stalled", "stall_ratio", Shown::Percent),
     ("delay, median (ms)", "frame_delay_p50_ms", Shown::Digits(0)),
@@ -26,6 +26,7 @@ const COLUMNS: [(&str, &str, Shown); 11] = [
         "bandwidth_cost_ratio",
         Shown::Digits(2),
     ),
+    ("changes of the policy", "policy_changes", Shown::Digits(0)),
     ("until the policy stays (s)", "decision_s", Shown::Digits(1)),
     (
         "other viewers: frames per second",

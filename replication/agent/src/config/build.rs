@@ -145,10 +145,19 @@ impl Builder<'_> {
             } else if let Ok(number) = name.parse() {
                 reporters.users.insert(number);
             } else {
-                let user = User::from_name(name).ok().flatten();
-                let unknown = || format!("reporters: this machine has no user {name:?}");
-                let user = user.ok_or_else(|| self.at(spanned, unknown()))?;
-                reporters.users.insert(user.uid.as_raw());
+                match User::from_name(name) {
+                    Ok(Some(user)) => drop(reporters.users.insert(user.uid.as_raw())),
+                    Ok(None) => {
+                        let unknown = format!("reporters: this machine has no user {name:?}");
+                        return Err(self.at(spanned, unknown));
+                    }
+                    // The node's traffic does not depend on it.
+                    Err(error) => {
+                        tracing::warn!(
+                            "reporters: cannot look up {name:?}, who cannot report: {error}"
+                        );
+                    }
+                }
             }
         }
         Ok(reporters)

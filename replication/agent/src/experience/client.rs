@@ -75,13 +75,11 @@ pub fn run(args: &Args) -> Result<()> {
             let mut agent = Some(Conversation::open(&socket).with_context(at)?);
             report_lines(io::stdin().lock(), |line| {
                 // The agent may have started again since the last line.
-                let mut open = match agent.take() {
-                    Some(open) => open,
-                    None => Conversation::open(&socket)?,
-                };
-                let answer = open.ask(line)?;
-                agent = Some(open);
-                Ok(answer)
+                let answer = agent.as_mut().and_then(|open| open.ask(line).ok());
+                if let Some(answer) = answer {
+                    return Ok(answer);
+                }
+                agent.insert(Conversation::open(&socket)?).ask(line)
             })
         }
     }

@@ -396,12 +396,14 @@ impl Evidence {
             return;
         };
         let affordable = self.affordable();
-        let all: PathSet = self
-            .code
-            .iter()
-            .chain(self.paths.difference(self.code).iter())
-            .take(affordable)
-            .collect();
+        let others = self.paths.difference(self.code).iter();
+        let in_force = self.code.iter();
+        let all: PathSet = if self.code.len() < affordable {
+            in_force.chain(others).take(affordable).collect()
+        } else {
+            // There is no room for others beside those that are silent.
+            others.chain(in_force).take(affordable).collect()
+        };
         if self.code.is_empty() || all == self.code {
             return;
         }

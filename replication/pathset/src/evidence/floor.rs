@@ -54,7 +54,7 @@ mod tests {
     fn delays_count_from_the_smallest_across_a_wrap() {
         let mut floor = Floor::default();
         let at = |millis| Instant::ZERO + Duration::from_millis(millis);
-        let sent = |millis: u32| u32::MAX - 500_000 + millis * 1000;
+        let sent = |millis: u32| (u32::MAX - 500_000).wrapping_add(millis * 1000);
         let mut above = |arrived, sent_at| floor.record(at(arrived), sent(sent_at)).as_millis();
         assert_eq!(above(100, 0), 0);
         assert_eq!(above(150, 40), 10);

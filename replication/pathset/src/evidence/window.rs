@@ -8,6 +8,9 @@ const SLOTS: usize = 8;
 /// Minimum duration of a slot.
 const SLOT: Duration = Duration::from_millis(500);
 
+/// The longest slot of a [long](Window::long) window.
+const LONGEST_SLOT: Duration = Duration::from_secs(2);
+
 /// A path keeps order if at most one copy in this many arrives out of order.
 const IN_ORDER: u32 = 100;
 
@@ -23,6 +26,8 @@ pub(super) struct Window {
     is_cut: bool,
     /// Slots beyond [`SLOTS`].
     more_slots: usize,
+    /// The time after which a slot ends however few packets it holds.
+    slot_ends: Option<Duration>,
 }
 
 #[derive(Debug, Clone)]
@@ -41,8 +46,11 @@ struct Slot {
 impl Window {
     /// Counts a packet that was sent over `sent`; a slot holds at least `slot_packets` of them.
     pub(super) fn count(&mut self, at: Instant, sent: PathSet, useful: PathSet, slot_packets: u64) {
-        let is_full =
-            |slot: &Slot| at.saturating_since(slot.start) >= SLOT && slot.packets >= slot_packets;
+        let is_full = |slot: &Slot| {
+            let age = at.saturating_since(slot.start);
+            age >= SLOT && slot.packets >= slot_packets
+                || self.slot_ends.is_some_and(|ends| age >= ends)
+        };
         let is_cut = std::mem::take(&mut self.is_cut);
         if is_cut || self.slots.back().is_none_or(is_full) {
             if self.slots.len() == SLOTS + self.more_slots {
@@ -71,10 +79,12 @@ impl Window {
         slot.sent[index].1[usize::from(useful.bits())] += 1;
     }
 
-    /// Returns a window of twice the span.
+    /// Returns a window of twice as many slots, none of which is long: of a flow of few packets, or one that tolerates
+    /// little damage, it can say what happened in the last seconds.
     pub(super) fn long() -> Self {
         Window {
             more_slots: SLOTS,
+            slot_ends: Some(LONGEST_SLOT),
             ..Window::default()
         }
     }

@@ -24,7 +24,11 @@ fn auto(paths: PathSet) -> Evidence {
 /// Returns a flow that begins with the paths of `start`.
 fn network(links: Vec<LinkConfig>, start: u8) -> Network {
     let paths = PathSet::from_bits((1 << links.len()) - 1);
-    let judge = Judge::Evidence(Box::new(auto(paths)));
+    judged(links, start, auto(paths))
+}
+
+fn judged(links: Vec<LinkConfig>, start: u8, judge: Evidence) -> Network {
+    let judge = Judge::Evidence(Box::new(judge));
     let mut network = Network::new(links, PACKETS_PER_FRAME, judge, 1).paced();
     network.set(start);
     network
@@ -97,11 +101,15 @@ fn it_returns_to_one_path_when_the_variation_is_over() {
         });
         link
     };
-    let mut network = network(vec![varying(30), varying(35)], 0b01);
-    network.run_to(s(11));
-    assert_eq!(network.code(), 0b11, "{:?}", network.policies());
-    network.run_to(s(25));
-    assert_eq!(network.code().count_ones(), 1, "{:?}", network.policies());
+    let paths = PathSet::from_bits(0b11);
+    let without_frames = Evidence::auto(EvidenceConfig::default(), paths);
+    for judge in [auto(paths), without_frames] {
+        let mut network = judged(vec![varying(30), varying(35)], 0b01, judge);
+        network.run_to(s(11));
+        assert_eq!(network.code(), 0b11, "{:?}", network.policies());
+        network.run_to(s(30));
+        assert_eq!(network.code().count_ones(), 1, "{:?}", network.policies());
+    }
 }
 
 #[test]
@@ -148,6 +156,8 @@ fn it_is_not_restless_in_random_networks() {
 /// A flow of which packets arrive over all paths that they were sent over.
 struct Steady {
     judge: Evidence,
+    /// The path of the packets, by its index.
+    path: usize,
     sequence: u64,
     millis: u64,
     judgements: Vec<Judgement>,
@@ -155,8 +165,13 @@ struct Steady {
 
 impl Steady {
     fn new() -> Self {
+        Steady::judged_by(auto(PathSet::from_bits(0b111)))
+    }
+
+    fn judged_by(judge: Evidence) -> Self {
         let mut steady = Steady {
-            judge: auto(PathSet::from_bits(0b111)),
+            judge,
+            path: 0,
             sequence: 0,
             millis: 0,
             judgements: Vec::new(),
@@ -177,15 +192,15 @@ impl Steady {
     fn packets(&mut self, millis: u64) {
         for _ in 0..millis {
             let mut skews = [None; MAX_PATHS];
-            skews[0] = Some(Duration::ZERO);
+            skews[self.path] = Some(Duration::ZERO);
             self.judge.handle_packet(&JudgedPacket {
                 at: self.now(),
                 flow: FlowId::try_from(0).unwrap(),
                 sequence: self.sequence,
                 epoch: 0,
-                sent: PathSet::from_bits(0b1),
+                sent: PathSet::from_bits(1 << self.path),
                 sent_micros: (self.millis * 1000) as u32,
-                first: PathId::all().next(),
+                first: PathId::all().nth(self.path),
                 skews,
             });
             self.sequence += 1;
@@ -249,4 +264,32 @@ fn degraded_experience_counts_as_damage() {
     flow.judge.handle_degraded();
     flow.packets(200);
     assert!(flow.code().count_ones() > 1, "{:?}", flow.judgements);
+}
+
+#[test]
+fn an_experience_of_the_paths_before_does_not_count() {
+    let mut flow = Steady::new();
+    flow.packets(3_000);
+    flow.judge.handle_degraded();
+    flow.path = 1;
+    flow.apply(PolicyCode(0b10));
+    flow.judgements.clear();
+    flow.packets(1_000);
+    let left = flow
+        .judgements
+        .iter()
+        .find(|judgement| judgement.code.0 != 0b10);
+    assert_eq!(left, None);
+}
+
+#[test]
+fn without_room_for_probes_another_path_is_taken_when_nothing_arrives() {
+    let config = EvidenceConfig {
+        budget_ratio: Some(1.0),
+        ..EvidenceConfig::default()
+    };
+    let mut flow = Steady::judged_by(Evidence::auto(config, PathSet::from_bits(0b11)));
+    flow.packets(3_000);
+    flow.pass(1_010);
+    assert_eq!(flow.code(), 0b10, "{:?}", flow.judgements);
 }
