@@ -141,8 +141,12 @@ impl Evidence {
             // Between two policies without a common path: it may have been sent over either.
             return;
         }
+        let of_policy = packet.sent.intersection(self.code);
         let sent = if packet.sent.is_empty() {
             self.code
+        } else if packet.is_gap() && !of_policy.is_empty() {
+            // Between two probes, it was not necessarily one.
+            of_policy
         } else {
             packet.sent
         };

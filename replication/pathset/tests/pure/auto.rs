@@ -191,21 +191,26 @@ impl Steady {
 
     fn packets(&mut self, millis: u64) {
         for _ in 0..millis {
-            let mut skews = [None; MAX_PATHS];
-            skews[self.path] = Some(Duration::ZERO);
-            self.judge.handle_packet(&JudgedPacket {
-                at: self.now(),
-                flow: FlowId::try_from(0).unwrap(),
-                sequence: self.sequence,
-                epoch: 0,
-                sent: PathSet::from_bits(1 << self.path),
-                sent_micros: (self.millis * 1000) as u32,
-                first: PathId::all().nth(self.path),
-                skews,
-            });
-            self.sequence += 1;
-            self.pass(1);
+            self.packet(PathSet::from_bits(1 << self.path), true);
         }
+    }
+
+    /// Passes a packet that was sent over these paths, and arrives over the flow's path or not at all.
+    fn packet(&mut self, sent: PathSet, arrives: bool) {
+        let mut skews = [None; MAX_PATHS];
+        skews[self.path] = arrives.then_some(Duration::ZERO);
+        self.judge.handle_packet(&JudgedPacket {
+            at: self.now(),
+            flow: FlowId::try_from(0).unwrap(),
+            sequence: self.sequence,
+            epoch: 0,
+            sent,
+            sent_micros: (self.millis * 1000) as u32,
+            first: PathId::all().nth(self.path).filter(|_| arrives),
+            skews,
+        });
+        self.sequence += 1;
+        self.pass(1);
     }
 
     fn pass(&mut self, millis: u64) {
@@ -292,4 +297,24 @@ fn without_room_for_probes_another_path_is_taken_when_nothing_arrives() {
     flow.packets(3_000);
     flow.pass(1_010);
     assert_eq!(flow.code(), 0b10, "{:?}", flow.judgements);
+}
+
+/// Only probes arrive, so nothing tells that the packets between them were none.
+#[test]
+fn a_path_that_is_dead_from_the_beginning_is_left() {
+    let mut flow = Steady::new();
+    flow.path = 1;
+    let (both, probed, now) = (
+        PathSet::from_bits(0b11),
+        PathSet::from_bits(0b10),
+        flow.now(),
+    );
+    flow.judge.handle_policy(0, PolicyCode(0b1), probed, now);
+    for number in 0..2_000 {
+        flow.packet(both, number % 32 == 0);
+        if flow.code() & 0b10 != 0 {
+            return;
+        }
+    }
+    panic!("{:?}", flow.judgements);
 }
