@@ -89,6 +89,14 @@ impl History {
         self.mean(from, to, |code| f64::from(paths(code)))
     }
 
+    /// Returns how often the paths of the policy changed between two times of the stream.
+    pub(super) fn changes(&self, from: Duration, to: Duration) -> usize {
+        let within = from.as_secs_f64()..to.as_secs_f64();
+        let pairs = self.policies.windows(2);
+        let changes = pairs.filter(|pair| pair[0].1 != pair[1].1 && within.contains(&pair[1].0));
+        changes.count()
+    }
+
     /// Returns the time in seconds for which the policy contains none of the given paths.
     pub(super) fn seconds_without(&self, wanted: u8, from: Duration, to: Duration) -> f64 {
         self.mean(from, to, |code| f64::from(u8::from(code & wanted == 0)))

@@ -65,7 +65,6 @@ impl Follower {
             known: Known::new(secret.clone(), first.number),
             interval: interval(&first),
             may_serve: first.role.serves_as(role),
-            is_unnamed: false,
             sources: first.sources,
             shared: Arc::clone(&shared),
         };
@@ -111,8 +110,6 @@ struct Following {
     interval: Duration,
     /// Whether the node is announced to others.
     may_serve: bool,
-    /// Whether the controller has refused to name this program to others.
-    is_unnamed: bool,
     /// The sources that the controller named last.
     sources: Vec<TrackSource>,
     shared: Arc<Mutex<Shared>>,
@@ -133,7 +130,7 @@ impl Following {
         let mut refusals = 0;
         while self.runtime.block_on(wait(self.interval, &mut self.asked)) {
             let serving = self.shared.lock().serving.filter(|_| self.may_serve);
-            let answer = self.runtime.block_on(self.ask(serving));
+            let answer = self.runtime.block_on(self.asking.ask_serving(serving));
             let outcome = answer.and_then(|key| self.take(&key));
             let is_refused = outcome.as_ref().is_err_and(is_refusal);
             refusals = if is_refused { refusals + 1 } else { 0 };
@@ -158,23 +155,6 @@ impl Following {
                 None => {}
             }
         }
-    }
-
-    /// Says where the track is served, and asks for the secret. If the controller does not name this program to others, it
-    /// still gets the secret.
-    async fn ask(&mut self, serving: Option<Serving>) -> Result<TrackKey, Error> {
-        let answer = self.asking.ask(serving).await;
-        let Err(Error::Controller { source, .. }) = &answer else {
-            self.is_unnamed &= serving.is_none();
-            return answer;
-        };
-        if serving.is_none() || !matches!(source.status(), Some(403 | 422)) {
-            return answer;
-        }
-        if !std::mem::replace(&mut self.is_unnamed, true) {
-            tracing::warn!("the controller sends no viewers here: {source}");
-        }
-        self.asking.ask(None).await
     }
 
     /// Takes an answer of the controller.
@@ -265,6 +245,8 @@ struct Asking {
     track: ControlledTrack,
     role: TrackRole,
     client: RenewingClient,
+    /// Whether the controller has refused to name this program to others.
+    is_unnamed: bool,
 }
 
 impl Asking {
@@ -273,11 +255,29 @@ impl Asking {
             client: RenewingClient::new(&track.node, &track.controllers),
             track,
             role,
+            is_unnamed: false,
         }
     }
 
-    /// Asks for the secret, and says where the track is served. If the controller refuses the certificate, it is read again, because the agent
-    /// of the machine may have replaced it.
+    /// Says where the track is served, and asks for the secret. If the controller does not name this program to others, it
+    /// still gets the secret.
+    async fn ask_serving(&mut self, serving: Option<Serving>) -> Result<TrackKey, Error> {
+        let answer = self.ask(serving).await;
+        let Err(Error::Controller { source, .. }) = &answer else {
+            self.is_unnamed &= serving.is_none();
+            return answer;
+        };
+        if serving.is_none() || !matches!(source.status(), Some(403 | 422)) {
+            return answer;
+        }
+        if !std::mem::replace(&mut self.is_unnamed, true) {
+            tracing::warn!("the controller sends no viewers here: {source}");
+        }
+        self.ask(None).await
+    }
+
+    /// Asks for the secret, and says where the track is served. If the controller refuses the certificate, it is read
+    /// again, because the agent of the machine may have replaced it.
     async fn ask(&mut self, serves: Option<Serving>) -> Result<TrackKey, Error> {
         let is_new = self.client.node().is_none();
         let what = TrackUse {

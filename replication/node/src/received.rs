@@ -297,7 +297,7 @@ mod tests {
                 at: at(millis),
                 flow: 4.try_into().unwrap(),
                 sequence: millis,
-                epoch: 1,
+                epoch: flow.policy().epoch as u8,
                 sent: PathSet::from_bits(0b11),
                 sent_micros: (millis * 1000) as u32,
                 first: PathId::all().next().filter(|_| arrive),
@@ -342,14 +342,29 @@ mod tests {
     #[test]
     fn auto_acts_on_late_requests_itself() {
         let mut flow = flow("auto");
-        pass_packets(&mut flow, 0..1_000, true);
-        flow.handle_request(at(1_000));
         let mut observations = Vec::new();
-        for now in 1_000..1_600 {
-            pass_packets(&mut flow, now..now + 1, false);
+        for now in 0..1_600 {
+            pass_packets(&mut flow, now..now + 1, now < 1_000);
+            if now == 1_000 {
+                flow.handle_request(at(now));
+            }
+            let mut judged = None;
             flow.handle_timeout(at(now), DEADLINE, |_, observation| {
+                if let Observation::Judged { code, probes, .. } = observation {
+                    judged = Some((code, probes));
+                }
                 observations.push(observation);
             });
+            if let Some((code, probes)) = judged {
+                let epoch = flow.policy().epoch + 1;
+                let policy = Policy {
+                    epoch,
+                    code,
+                    probes,
+                    ..flow.policy().clone()
+                };
+                assert!(flow.handle_policy(&policy, at(now)));
+            }
         }
         let takes_all = |observation: &Observation| match observation {
             Observation::Judged { code, .. } => code.0 == 0b111,

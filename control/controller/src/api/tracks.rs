@@ -285,8 +285,9 @@ pub(super) async fn use_track(
     // Addresses of the controller's own machine are of no use to others.
     let is_here = peer.address.to_canonical().is_loopback();
     let is_reached = |source: &TrackSource| is_here || !source.serving.address.ip().is_loopback();
-    let sources = controller.view().sources_of(&record.track);
-    let sources = sources.filter(is_reached).collect();
+    let view = controller.view();
+    let sources = view.sources_of(&record.track).filter(is_reached).collect();
+    drop(view);
     Ok(Json(TrackKey {
         sources: TrackSource::chosen(sources, &node, what.role),
         track: name,
