@@ -288,7 +288,7 @@ fn an_experience_of_the_paths_before_does_not_count() {
 }
 
 #[test]
-fn without_room_for_probes_another_path_is_taken_when_nothing_arrives() {
+fn without_room_for_probes_a_silent_path_is_left() {
     let config = EvidenceConfig {
         budget_ratio: Some(1.0),
         ..EvidenceConfig::default()
