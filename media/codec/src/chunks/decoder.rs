@@ -139,7 +139,8 @@ impl ChunkDecoder {
     /// can repair.
     ///
     /// # Errors
-    /// If there are parts and none of them is a chunk.
+    /// If there are parts and none of them is a chunk, but for parity chunks alone: what they belong to was lost, and
+    /// the frame has no points.
     pub fn complete(
         &mut self,
         mut frame: PartialCloud,
@@ -151,6 +152,7 @@ impl ChunkDecoder {
             ..ChunkReport::default()
         };
         frame.cloud.reserve(announced_points(&slices, &frame.tried));
+        let is_lost = refused == 0 && slices.values().all(|slice| slice.chunks.is_empty());
         for (id, mut slice) in slices {
             self.report.total += usize::from(slice.total);
             self.report.repaired += slice.repair();
@@ -161,7 +163,8 @@ impl ChunkDecoder {
                 }
             }
         }
-        if !frame.tried.values().any(|is_valid| *is_valid) && !parts.is_empty() {
+        let is_valid = frame.tried.values().any(|is_valid| *is_valid);
+        if !is_valid && !is_lost && !parts.is_empty() {
             return Err(DecodeError::Malformed("no part is a chunk of points"));
         }
         Ok(frame.cloud)

@@ -121,3 +121,13 @@ fn a_damaged_chunk_costs_its_points_only() {
     let lost = cloud.len() - shown.len();
     assert!(0 < lost && lost * whole < 2 * cloud.len(), "{lost} points");
 }
+
+#[test]
+fn a_frame_of_which_any_one_packet_arrives_is_valid() {
+    let cloud = Performer::new(1, 5_000).cloud(Duration::ZERO);
+    let encoded = ChunkEncoder::default().encode(&cloud, Setting::BEST);
+    let points = |part: &&[u8]| ChunkDecoder::new().decode(&[*part]).unwrap().len();
+    let points: Vec<usize> = encoded.parts().iter().map(points).collect();
+    let parity = points.iter().filter(|points| **points == 0).count();
+    assert!(parity > 0 && parity < points.len(), "{points:?}");
+}
