@@ -231,7 +231,7 @@ const RELAY: (&str, &str) = ("relay", "192.0.2.2:14755");
 fn a_viewer_finds_the_track_and_moves_when_its_relay_dies() {
     let machines = Machines::new();
     let _controller = machines.control();
-    // The viewer waits for somebody who serves the track.
+    // The viewer waits until the track is served.
     let _viewer = machines.viewer();
     machines.wait_for_line("view", "knows nobody who serves the track");
     let _publisher = machines.publisher();

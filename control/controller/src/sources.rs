@@ -1,4 +1,5 @@
-//! Who serves a track, and where: said by publishers and relays, repeated, and forgotten when it is not.
+//! The sources of tracks: publishers and relays, and their addresses. They announce themselves again and again, and are
+//! forgotten when they stop.
 //!
 //! As with the [liveness](crate::lease) of nodes, the controller that a node tells it to writes it under its
 //! lease, for all controllers. Repetitions change only memory.

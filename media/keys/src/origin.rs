@@ -15,7 +15,7 @@ use std::time::Duration;
 const STOP_POLL: Duration = Duration::from_millis(50);
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// The other end of a stream: at an address that somebody has named, or where the controller says.
+/// The other end of a stream: at an address of the command line or a file, or at one that the controller names.
 #[derive(Debug)]
 pub struct Origin(Kind);
 
@@ -87,7 +87,7 @@ impl Origin {
         }
     }
 
-    /// Looks for other addresses of a host that somebody has named.
+    /// Looks for other addresses of the host, unless the controller names the addresses.
     pub fn refresh(&mut self) {
         if let Kind::Named(addresses) = &mut self.0 {
             addresses.refresh();

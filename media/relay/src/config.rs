@@ -64,7 +64,7 @@ pub struct BroadcastConfig {
 pub enum Upstream {
     /// Host and port of the publisher, or of the relay before this one.
     Peer(String),
-    /// Who the controller says.
+    /// The source that the controller names.
     Track,
     /// Media over QUIC.
     Moq(FromMoq),
@@ -106,7 +106,7 @@ struct File {
     max_rate_mbps: Spanned<f64>,
 }
 
-/// Who knows the keys and the publishers of broadcasts with a `track`.
+/// The controllers, which know the keys and the publishers of broadcasts with a `track`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct FileController {
