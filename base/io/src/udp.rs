@@ -212,6 +212,10 @@ impl UdpSocket {
                     heard_at.put(meta.addr, own);
                 }
             }
+            if count < BUFFERS {
+                // There were no more. What has arrived since then is found by the next wait.
+                break;
+            }
         }
         Ok(true)
     }
@@ -236,26 +240,31 @@ impl UdpSocket {
             Ok(_) | Err(nix::Error::EINTR) => {}
             Err(error) => return Err(error.into()),
         }
-        // It is empty if the thread was not woken.
-        let _ = self.waker.0.read();
+        if is_ready(&descriptors[1]) {
+            let _ = self.waker.0.read();
+        }
         Ok(())
     }
 
     /// Waits until one of several sockets has a datagram, another descriptor can be read, a signal comes,
-    /// or `timeout` passes.
+    /// or `timeout` passes. Returns for each socket whether it has a datagram or an error.
     pub fn wait_any(
         sockets: &[&UdpSocket],
         others: &[BorrowedFd<'_>],
         timeout: Duration,
-    ) -> io::Result<()> {
-        let sockets = sockets.iter().map(|socket| socket.socket.as_fd());
+    ) -> io::Result<Vec<bool>> {
+        let descriptors = sockets.iter().map(|socket| socket.socket.as_fd());
         let readable = |descriptor| PollFd::new(descriptor, PollFlags::POLLIN);
-        let all = sockets.chain(others.iter().copied());
+        let all = descriptors.chain(others.iter().copied());
         let mut descriptors: Vec<PollFd<'_>> = all.map(readable).collect();
         match ppoll(&mut descriptors, Some(TimeSpec::from(timeout)), None) {
-            Ok(_) | Err(nix::Error::EINTR) => Ok(()),
-            Err(error) => Err(error.into()),
+            Ok(_) => {}
+            // Nothing is known of the descriptors.
+            Err(nix::Error::EINTR) => return Ok(vec![false; sockets.len()]),
+            Err(error) => return Err(error.into()),
         }
+        let of_sockets = descriptors.iter().take(sockets.len());
+        Ok(of_sockets.map(is_ready).collect())
     }
 
     fn own_address(&self, peer: &SocketAddr) -> Option<IpAddr> {
@@ -266,6 +275,10 @@ impl UdpSocket {
     pub fn waker(&self) -> Waker {
         self.waker.clone()
     }
+}
+
+fn is_ready(descriptor: &PollFd<'_>) -> bool {
+    descriptor.any().unwrap_or(true)
 }
 
 impl Waker {

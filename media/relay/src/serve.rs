@@ -67,6 +67,9 @@ struct Relay {
     /// The address that others are told, and the maximum number of viewers.
     announced: (SocketAddr, usize),
     viewers: UdpSocket,
+    /// Whether datagrams of the publisher, and of viewers, wait in the sockets.
+    has_of_publisher: bool,
+    has_of_viewers: bool,
     broadcast: Broadcast,
     keyring: Keyring,
     /// Whether the controller does not let this node relay the broadcast.
@@ -156,7 +159,12 @@ impl<F: Forwarder> Server<F> {
                 upstream.into_iter().chain([&relay.viewers])
             });
             let sockets: Vec<&UdpSocket> = sockets.collect();
-            UdpSocket::wait_any(&sockets, &others, self.timeout()).context("cannot wait")?;
+            let ready = UdpSocket::wait_any(&sockets, &others, self.timeout());
+            let mut ready = ready.context("cannot wait")?.into_iter();
+            for relay in &mut self.relays {
+                relay.has_of_publisher = relay.link.is_some() && ready.next() == Some(true);
+                relay.has_of_viewers = ready.next() == Some(true);
+            }
             self.serve()?;
         }
         self.write_status();
@@ -253,7 +261,8 @@ impl<F: Forwarder> Server<F> {
     fn take_upstream(&mut self, index: BroadcastIndex) -> Result<()> {
         let relay = &mut self.relays[index];
         let mut datagrams: Vec<(Instant, Ecn, Vec<u8>)> = Vec::new();
-        let Some(link) = &mut relay.link else {
+        let Some(link) = relay.link.as_mut().filter(|_| relay.has_of_publisher) else {
+            self.take_begun(index);
             return Ok(());
         };
         let received = link.socket.receive(|datagram| {
@@ -303,8 +312,12 @@ impl<F: Forwarder> Server<F> {
             broadcast,
             stats,
             name,
+            has_of_viewers,
             ..
         } = &mut self.relays[index];
+        if !*has_of_viewers {
+            return Ok(());
+        }
         let received = viewers.receive_checked(|datagram| {
             if datagram.bytes.len() > DEFAULT_DATAGRAM {
                 stats.too_long += 1;
@@ -431,6 +444,8 @@ impl Relay {
             listen: of.listen,
             announced: (of.announce.unwrap_or(of.listen), of.viewers),
             viewers,
+            has_of_publisher: false,
+            has_of_viewers: false,
             broadcast: Broadcast::new(settings, make_control(config), random()?),
             keyring,
             is_refused: false,
