@@ -2,6 +2,7 @@
 //! one of the uplinks that the tunnel itself uses.
 
 mod controlled;
+mod relayed;
 mod rig;
 
 use hawser_testbed::edges::{Outer, Sender};

@@ -173,6 +173,22 @@ pub enum Command {
     },
 }
 
+impl Command {
+    /// Returns the session of the subscriber; `None` if the command is for all of them.
+    pub const fn session(&self) -> Option<u32> {
+        match self {
+            Command::SetHops(_) | Command::SetTracks { .. } => None,
+            Command::Add { session, .. }
+            | Command::Remove { session }
+            | Command::Subscribe { session, .. }
+            | Command::Select { session, .. }
+            | Command::Unsubscribe { session, .. }
+            | Command::SetBudget { session, .. }
+            | Command::Spend { session, .. } => Some(*session),
+        }
+    }
+}
+
 /// A datagram that leaves.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outgoing {

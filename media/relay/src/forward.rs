@@ -59,6 +59,17 @@ pub trait Forwarder {
         command: Command,
     ) -> Result<()>;
 
+    /// Takes a datagram that has arrived from the sender. Returns the datagram that is to be sent from the relay's
+    /// socket, and to whom, if there are subscribers that nothing else sends packets to.
+    fn handle_datagram(
+        &mut self,
+        _now: Instant,
+        _broadcast: BroadcastIndex,
+        _datagram: &[u8],
+    ) -> Option<(Vec<u8>, Vec<SocketAddr>)> {
+        None
+    }
+
     /// Returns the objects that have begun since the last call.
     fn begun(&mut self) -> Vec<Begun>;
 
@@ -68,8 +79,8 @@ pub trait Forwarder {
     /// Renews the subscribers. To be called periodically: one that is not renewed is sent nothing.
     fn renew(&mut self, now: Instant);
 
-    /// Returns whether packets reach the relay's socket with the relay's own tags.
-    fn retags(&self) -> bool;
+    /// Returns whether packets of a broadcast reach the relay's socket with the relay's own tags.
+    fn retags(&self, broadcast: BroadcastIndex) -> bool;
 
     /// Returns the outcomes of packets that belong to no track.
     fn outcomes(&self) -> Outcomes;

@@ -1,7 +1,7 @@
 //! The kernel as the sender of packets.
 
 use crate::forward::{Begun, BroadcastIndex, Forwarder, Outcomes, Served};
-use crate::routes::Routes;
+use crate::routes::{Routes, Way};
 use anyhow::{Context, Result};
 use hawser_audience::Command;
 use hawser_fanout::{Budget, Frame, SlotIndex, SlotPool, TrackHop, TrackIndex, Verdict};
@@ -10,7 +10,7 @@ use hawser_media_bpf::relay::{Loss, Registrations, Relay, Route, Session, TrackO
 use hawser_packets::media::{DEFAULT_DATAGRAM, Hop};
 use hawser_units::Instant;
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use std::time::Duration;
 const SLOT_LIFE: Duration = Duration::from_secs(3);
 
 /// The kernel's relay.
-pub struct Kernel {
+pub(crate) struct Kernel {
     relay: Relay,
     registrations: Registrations,
     routes: Routes,
@@ -51,7 +51,7 @@ impl Kernel {
     /// # Errors
     /// If the kernel does not load it: it has to be Linux 6.6 or later, and the process needs CAP_BPF,
     /// CAP_NET_ADMIN and CAP_PERFMON.
-    pub fn load(listen: &[SocketAddr]) -> Result<Self> {
+    pub(crate) fn load(listen: &[SocketAddr]) -> Result<Self> {
         let relay = Relay::load(DEFAULT_DATAGRAM as u16)
             .context("cannot load the kernel's part of the relay")?;
         let registrations = relay
@@ -76,8 +76,21 @@ impl Kernel {
     }
 
     /// Returns a descriptor that is readable when objects have begun.
-    pub fn descriptor(&self) -> BorrowedFd<'_> {
+    pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
         self.registrations.as_fd()
+    }
+
+    /// Returns whether packets to an address have to be sent by the process; `None` if there is no route.
+    pub(crate) fn needs_process(&mut self, now: Instant, address: IpAddr) -> Option<bool> {
+        let way = self.routes.find(now, address)?;
+        Some(matches!(way, Way::Process))
+    }
+
+    fn route(&mut self, now: Instant, address: IpAddr) -> Option<Route> {
+        match self.routes.find(now, address)? {
+            Way::Kernel(route) => Some(route),
+            Way::Process => None,
+        }
     }
 
     fn source(&mut self, broadcast: BroadcastIndex) -> Result<&mut Source> {
@@ -150,7 +163,7 @@ impl Kernel {
         };
         self.relay
             .add_subscriber(slot, &ends, budget, now, now + SLOT_LIFE);
-        let route = self.routes.find(now, address.ip());
+        let route = self.route(now, address.ip());
         self.relay.set_route(slot, route.as_ref());
         self.by_slot.insert(slot, (broadcast, session));
         let member = Member { slot, address };
@@ -293,15 +306,17 @@ impl Forwarder for Kernel {
     }
 
     fn renew(&mut self, now: Instant) {
-        for member in self.members.values() {
-            self.relay.renew(member.slot, now + SLOT_LIFE);
-            let route: Option<Route> = self.routes.find(now, member.address.ip());
-            self.relay.set_route(member.slot, route.as_ref());
+        let members = self.members.values();
+        let members: Vec<_> = members.map(|m| (m.slot, m.address.ip())).collect();
+        for (slot, address) in members {
+            self.relay.renew(slot, now + SLOT_LIFE);
+            let route = self.route(now, address);
+            self.relay.set_route(slot, route.as_ref());
         }
         self.routes.forget(now);
     }
 
-    fn retags(&self) -> bool {
+    fn retags(&self, _: BroadcastIndex) -> bool {
         true
     }
 

@@ -13,7 +13,9 @@ mod moq;
 #[cfg(not(feature = "moq"))]
 #[path = "without_moq.rs"]
 mod moq;
+mod process;
 mod routes;
+mod senders;
 mod serve;
 pub mod status;
 
@@ -21,7 +23,7 @@ pub use config::{
     BroadcastConfig, Config, FromMoq, MoqConfig, MoqSource, MoqTrust, SecretUrl, Upstream,
 };
 pub use forward::{Begun, BroadcastIndex, Forwarder, Outcomes, Served};
-pub use kernel::Kernel;
+pub use senders::Senders;
 pub use serve::Server;
 
 use anyhow::{Context, Result};
@@ -89,9 +91,9 @@ fn relay(file: &Path, is_check: bool) -> Result<()> {
     let stop = hawser_service::stop_flag()?;
     hawser_service::ignore_hangups("another configuration needs a restart")?;
     let listen: Vec<_> = config.broadcasts.iter().map(|b| b.listen).collect();
-    let kernel = Kernel::load(&listen)?;
-    let mut server = Server::open(&config, kernel)?;
-    server.run(&stop, |kernel| vec![kernel.descriptor()])
+    let senders = Senders::load(&listen)?;
+    let mut server = Server::open(&config, senders)?;
+    server.run(&stop, |senders| vec![senders.descriptor()])
 }
 
 /// Writes the secret that a relay needs of a broadcast to a file that must not exist yet. Only the owner

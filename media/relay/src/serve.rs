@@ -274,10 +274,15 @@ impl<F: Forwarder> Server<F> {
         udp::unless_of_a_peer(received).context("cannot receive from the publisher")?;
         relay.is_not_there = is_not_there || relay.is_not_there && datagrams.is_empty();
         self.take_begun(index);
-        let relay = &mut self.relays[index];
         for (arrived, ecn, datagram) in datagrams {
+            let relay = &mut self.relays[index];
             let now = arrived.max(relay.newest);
             relay.newest = now;
+            if let Some((datagram, to)) = self.forwarder.handle_datagram(now, index, &datagram) {
+                relay.send_to(&datagram, &to);
+                self.take_begun(index);
+            }
+            let relay = &mut self.relays[index];
             if let Err(error) = relay.broadcast.handle_upstream(now, &datagram, ecn) {
                 tracing::debug!(
                     broadcast = relay.name,
@@ -343,7 +348,7 @@ impl<F: Forwarder> Server<F> {
                     let publisher = relay.link.as_ref().map(|link| display(link.publisher));
                     relay.is_missed = false;
                     tracing::info!(broadcast, publisher, tracks, "publisher found");
-                    if self.forwarder.retags() {
+                    if self.forwarder.retags(index) {
                         relay.broadcast.expect_retagged();
                     }
                 }
@@ -553,6 +558,19 @@ impl Relay {
             subscribers: subscribers.collect(),
             moq: self.moq.as_ref().map(Moq::status),
             from_moq: self.ingest.as_ref().map(MoqIngest::status),
+        }
+    }
+
+    /// Sends a packet of media to viewers.
+    fn send_to(&mut self, datagram: &[u8], viewers: &[SocketAddr]) {
+        for viewer in viewers {
+            match self.viewers.send(*viewer, Ecn::Ect0, datagram) {
+                Ok(()) => self.stats.sent += 1,
+                Err(error) => {
+                    self.stats.send_failures += 1;
+                    tracing::debug!(broadcast = self.name, %viewer, "cannot send: {error}");
+                }
+            }
         }
     }
 

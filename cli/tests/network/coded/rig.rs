@@ -20,7 +20,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-const HAWSER: &str = env!("CARGO_BIN_EXE_hawser");
+pub(super) const HAWSER: &str = env!("CARGO_BIN_EXE_hawser");
 
 /// The flow under the controller.
 pub(crate) const FLOW_NAME: &str = "stage";
@@ -46,8 +46,8 @@ const SERVER: &str = "203.0.113.1";
 
 /// The tunnel's device, and the inner addresses of client and server.
 const DEVICE: &str = "hawser-tun";
-const CLIENT_INSIDE: [&str; 2] = ["10.77.0.50", "fd77::50"];
-const SERVER_INSIDE: [&str; 2] = ["10.77.0.1", "fd77::1"];
+pub(super) const CLIENT_INSIDE: [&str; 2] = ["10.77.0.50", "fd77::50"];
+pub(super) const SERVER_INSIDE: [&str; 2] = ["10.77.0.1", "fd77::1"];
 
 /// The names of the tunnel's ends, and of their certificates and files.
 const CLIENT: &str = "car";
@@ -228,7 +228,7 @@ impl Rig {
     }
 }
 
-fn lab(control: bool) -> Lab {
+pub(super) fn lab(control: bool) -> Lab {
     let topology = Topology {
         paths: 2,
         route_mtu: 1320,
@@ -265,7 +265,7 @@ fn replicated(lab: &Lab) -> Flow {
 }
 
 impl Tunnel {
-    fn start(lab: &Lab, folder: &Path) -> Self {
+    pub(crate) fn start(lab: &Lab, folder: &Path) -> Self {
         certificates::write(folder, &[CLIENT, POP]).unwrap();
         write(folder, CLIENT, &client_file(folder));
         write(folder, POP, &server_file(folder));

@@ -43,6 +43,8 @@ pub(crate) struct Machines {
 pub(crate) enum Place {
     Near,
     Far,
+    /// The machine of the last relay.
+    Relay,
 }
 
 /// Connects two machines by a link on which they have addresses 1 and 2.
@@ -356,6 +358,7 @@ impl Machines {
             let namespace = match place {
                 Place::Near => &self.viewers,
                 Place::Far => &self.far,
+                Place::Relay => self.relays.last().unwrap(),
             };
             let watch = || hawser_view::watch(&config, stop).unwrap();
             namespace.run(watch).unwrap()

@@ -74,6 +74,29 @@ fn viewers_see_every_frame_whenever_they_come() {
 }
 
 #[test]
+fn viewers_on_the_machine_of_the_relay_see_every_frame() {
+    let machines = Machines::create("own", 1);
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let _stop = SetOnDrop(&stop);
+        machines.publish(scope, &stop);
+        let relay = machines.relay(0);
+        let viewers = [("own", Place::Relay), ("near", Place::Near)];
+        let viewing = viewers.map(|(name, place)| machines.watch(scope, name, place, &stop));
+        for (viewer, _) in viewers {
+            machines.wait_for_run(viewer, 60, |_| true);
+        }
+        stop.store(true, Relaxed);
+        for viewer in viewing {
+            let summary = viewer.join().unwrap();
+            check_refused(&summary);
+            assert_eq!(summary.decoded.damaged.total(), 0, "{summary}");
+        }
+        end(relay);
+    });
+}
+
+#[test]
 fn a_killed_relay_serves_again_after_its_restart() {
     let machines = Machines::create("killed", 1);
     let stop = AtomicBool::new(false);

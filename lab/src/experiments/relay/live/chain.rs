@@ -1,5 +1,5 @@
 use anyhow::{Context, Result};
-use hawser_relay::{BroadcastConfig, Config, Kernel, Server, Upstream};
+use hawser_relay::{BroadcastConfig, Config, Senders, Server, Upstream};
 use hawser_testbed::netns::Namespace;
 use hawser_testbed::topology::Claim;
 use hawser_units::ByteSize;
@@ -114,9 +114,9 @@ impl Chain {
             initial_rate_mbps: 10.0,
             max_rate_mbps: 200.0,
         };
-        let kernel = Kernel::load(&[listen])?;
-        let mut server = Server::open(&config, kernel)?;
-        server.run(stop, |kernel| vec![kernel.descriptor()])
+        let senders = Senders::load(&[listen])?;
+        let mut server = Server::open(&config, senders)?;
+        server.run(stop, |senders| vec![senders.descriptor()])
     }
 }
 
