@@ -290,7 +290,7 @@ pub(crate) fn watch(
         let due = members.iter().filter_map(Member::poll_timeout);
         let due = due.fold(end, Instant::min);
         let sockets: Vec<&UdpSocket> = members.iter().map(|member| &member.socket).collect();
-        UdpSocket::wait_any(&sockets, &[], due.saturating_since(clock::monotonic()))?;
+        UdpSocket::wait_any(&sockets, due.saturating_since(clock::monotonic()))?;
     }
     Ok(())
 }

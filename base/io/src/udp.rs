@@ -14,7 +14,7 @@ use noq_udp::{EcnCodepoint, RecvMeta, Transmit, UdpSocketState};
 use std::io::{self, ErrorKind, IoSliceMut};
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroUsize;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -246,25 +246,18 @@ impl UdpSocket {
         Ok(())
     }
 
-    /// Waits until one of several sockets has a datagram, another descriptor can be read, a signal comes,
-    /// or `timeout` passes. Returns for each socket whether it has a datagram or an error.
-    pub fn wait_any(
-        sockets: &[&UdpSocket],
-        others: &[BorrowedFd<'_>],
-        timeout: Duration,
-    ) -> io::Result<Vec<bool>> {
+    /// Waits until one of several sockets has a datagram, a signal comes, or `timeout` passes. Returns for each socket whether it has a datagram or an error.
+    pub fn wait_any(sockets: &[&UdpSocket], timeout: Duration) -> io::Result<Vec<bool>> {
         let descriptors = sockets.iter().map(|socket| socket.socket.as_fd());
         let readable = |descriptor| PollFd::new(descriptor, PollFlags::POLLIN);
-        let all = descriptors.chain(others.iter().copied());
-        let mut descriptors: Vec<PollFd<'_>> = all.map(readable).collect();
+        let mut descriptors: Vec<PollFd<'_>> = descriptors.map(readable).collect();
         match ppoll(&mut descriptors, Some(TimeSpec::from(timeout)), None) {
             Ok(_) => {}
             // Nothing is known of the descriptors.
             Err(nix::Error::EINTR) => return Ok(vec![false; sockets.len()]),
             Err(error) => return Err(error.into()),
         }
-        let of_sockets = descriptors.iter().take(sockets.len());
-        Ok(of_sockets.map(is_ready).collect())
+        Ok(descriptors.iter().map(is_ready).collect())
     }
 
     fn own_address(&self, peer: &SocketAddr) -> Option<IpAddr> {

@@ -7,7 +7,7 @@ mod rig;
 
 use hawser_testbed::edges::{Outer, Sender};
 use hawser_testbed::traffic::{Family, Kind};
-use rig::{CODED, PLAIN, Rig};
+use rig::{CODED, PLAIN, Rig, Tunnel};
 
 /// One packet in this many is lost on each uplink, in either direction.
 const LOSES_ONE_IN: u32 = 20;
@@ -81,14 +81,15 @@ fn packets_that_do_not_fit_the_tunnel_take_the_other_path() {
         .unwrap();
 }
 
-#[test]
-fn flows_take_the_default_route_while_the_client_is_dead() {
+/// Checks that no packet is lost while an end of the tunnel is dead, once that was noticed, and that the flow is on the
+/// path again afterwards.
+fn leaves_and_returns(kill: fn(&mut Tunnel), start: fn(&mut Tunnel), reason: &str) {
     let mut rig = Rig::new(&[CODED], Sender::Source, Outer::V4);
     rig.loses_none(Kind::UdpConnected, Family::Ipv4);
-    rig.tunnel.kill_client();
-    rig.await_path(false, "does not exist");
+    kill(&mut rig.tunnel);
+    rig.await_path(false, reason);
     rig.loses_none(Kind::UdpConnected, Family::Ipv4);
-    rig.tunnel.start_client();
+    start(&mut rig.tunnel);
     rig.await_path(true, "");
     let before = rig.copies(CODED);
     rig.loses_none(Kind::UdpConnected, Family::Ipv4);
@@ -96,15 +97,12 @@ fn flows_take_the_default_route_while_the_client_is_dead() {
 }
 
 #[test]
+fn flows_take_the_default_route_while_the_client_is_dead() {
+    leaves_and_returns(Tunnel::kill_client, Tunnel::start_client, "does not exist");
+}
+
+#[test]
 fn flows_take_the_default_route_while_the_server_is_dead() {
-    let mut rig = Rig::new(&[CODED], Sender::Source, Outer::V4);
-    rig.loses_none(Kind::UdpConnected, Family::Ipv4);
-    rig.tunnel.kill_server();
-    rig.await_path(false, "does not answer through the tunnel");
-    rig.loses_none(Kind::UdpConnected, Family::Ipv4);
-    rig.tunnel.start_server();
-    rig.await_path(true, "");
-    let before = rig.copies(CODED);
-    rig.loses_none(Kind::UdpConnected, Family::Ipv4);
-    rig.bring_copies_after(CODED, before);
+    let reason = "does not answer through the tunnel";
+    leaves_and_returns(Tunnel::kill_server, Tunnel::start_server, reason);
 }

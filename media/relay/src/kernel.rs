@@ -11,7 +11,6 @@ use hawser_packets::media::{DEFAULT_DATAGRAM, Hop};
 use hawser_units::Instant;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 /// The time after which a subscriber that is not renewed is sent nothing: the kernel stops this long after
@@ -73,11 +72,6 @@ impl Kernel {
             free: SlotPool::new(),
             tracks: BTreeMap::new(),
         })
-    }
-
-    /// Returns a descriptor that is readable when objects have begun.
-    pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
-        self.registrations.as_fd()
     }
 
     /// Returns whether packets to an address have to be sent by the process; `None` if there is no route.

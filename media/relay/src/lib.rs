@@ -93,7 +93,7 @@ fn relay(file: &Path, is_check: bool) -> Result<()> {
     let listen: Vec<_> = config.broadcasts.iter().map(|b| b.listen).collect();
     let senders = Senders::load(&listen)?;
     let mut server = Server::open(&config, senders)?;
-    server.run(&stop, |senders| vec![senders.descriptor()])
+    server.run(&stop)
 }
 
 /// Writes the secret that a relay needs of a broadcast to a file that must not exist yet. Only the owner

@@ -12,7 +12,6 @@ use hawser_io::interface;
 use hawser_units::Instant;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
-use std::os::fd::BorrowedFd;
 
 /// Sends packets by the kernel's program, and from the process
 /// - to viewers on the relay's own machine, as the kernel would refuse packets from an own address on a device, and
@@ -47,11 +46,6 @@ impl Senders {
             unseen: BTreeSet::new(),
             members: BTreeMap::new(),
         })
-    }
-
-    /// Returns a descriptor that is readable when the kernel has begun objects.
-    pub fn descriptor(&self) -> BorrowedFd<'_> {
-        self.kernel.descriptor()
     }
 
     fn sender(&self, is_by_process: bool) -> &dyn Forwarder {

@@ -20,7 +20,6 @@ use hawser_units::{Bitrate, Ecn, Instant};
 use parking_lot::Mutex;
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
-use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
@@ -141,25 +140,20 @@ impl<F: Forwarder> Server<F> {
         Status::new(&self.name, self.forwarder.outcomes(), broadcasts.collect())
     }
 
-    /// Relays until `stop` is set. `readable` are further descriptors that end waiting.
+    /// Relays until `stop` is set.
     ///
     /// # Errors
     /// If a socket fails.
-    pub fn run(
-        &mut self,
-        stop: &AtomicBool,
-        readable: impl Fn(&F) -> Vec<BorrowedFd<'_>>,
-    ) -> Result<()> {
+    pub fn run(&mut self, stop: &AtomicBool) -> Result<()> {
         udp::wake_precisely();
         while !stop.load(Relaxed) {
-            let others = readable(&self.forwarder);
             let sockets = self.relays.iter();
             let sockets = sockets.flat_map(|relay| {
                 let upstream = relay.link.as_ref().map(|link| &link.socket);
                 upstream.into_iter().chain([&relay.viewers])
             });
             let sockets: Vec<&UdpSocket> = sockets.collect();
-            let ready = UdpSocket::wait_any(&sockets, &others, self.timeout());
+            let ready = UdpSocket::wait_any(&sockets, self.timeout());
             let mut ready = ready.context("cannot wait")?.into_iter();
             for relay in &mut self.relays {
                 relay.has_of_publisher = relay.link.is_some() && ready.next() == Some(true);

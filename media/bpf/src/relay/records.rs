@@ -8,7 +8,6 @@ use hawser_packets::media::ObjectId;
 use hawser_units::{Ecn, Instant};
 use libbpf_rs::MapCore;
 use std::num::NonZeroU16;
-use std::os::fd::{AsFd, BorrowedFd};
 
 plain!(types::relay_registration, types::relay_arrival);
 
@@ -57,16 +56,10 @@ impl Registrations {
         Ok(Registrations(Records::map(table)?))
     }
 
-    /// Returns the records since the last call. The descriptor is readable when there are any.
+    /// Returns the records since the last call.
     pub fn drain(&mut self) -> Vec<Registration> {
         let records = self.0.drain();
         records.filter_map(|row| registration(&row)).collect()
-    }
-}
-
-impl AsFd for Registrations {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
     }
 }
 

@@ -116,7 +116,7 @@ impl Chain {
         };
         let senders = Senders::load(&[listen])?;
         let mut server = Server::open(&config, senders)?;
-        server.run(stop, |senders| vec![senders.descriptor()])
+        server.run(stop)
     }
 }
 

@@ -67,7 +67,7 @@ pub(super) fn publish(address: SocketAddr, secret: &TrackSecret, stop: &AtomicBo
             .poll_timeout()
             .map_or(next_frame, |due| due.min(next_frame));
         let left = due.saturating_since(clock::monotonic());
-        UdpSocket::wait_any(&[&socket], &[], left.min(STOP_POLL))?;
+        UdpSocket::wait_any(&[&socket], left.min(STOP_POLL))?;
     }
     Ok(())
 }
