@@ -1,14 +1,14 @@
 //! The sources of tracks that tell this controller so, and when each of them last did.
 
+use crate::record::key::Server;
 use crate::store::LeaseId;
 use hawser_model::Name;
-use hawser_model::track::TrackRole;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-/// A track, a node that serves it, and how.
-pub(crate) type Place = (Name, Name, TrackRole);
+/// A track, and a program that serves it.
+pub(crate) type Place = (Name, Server);
 
 /// When nodes last said to this controller that they serve a track.
 #[derive(Default)]
@@ -67,6 +67,7 @@ impl Heard {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use hawser_model::track::TrackRole;
 
     const LIMIT: Duration = Duration::from_secs(10);
 
@@ -74,8 +75,9 @@ mod tests {
     fn a_source_is_silent_when_nothing_was_heard_of_it_for_long() {
         let (heard, now) = (Heard::default(), Instant::now());
         let place = |node: &str| -> Place {
-            let track = "stage".parse().unwrap();
-            (track, node.parse().unwrap(), TrackRole::Relay)
+            let address = ([192, 0, 2, 1], 14755).into();
+            let server = (node.parse().unwrap(), TrackRole::Relay, address);
+            ("stage".parse().unwrap(), server)
         };
         let silent = |at| {
             let places = ["a", "b"].map(|node| (place(node), ()));

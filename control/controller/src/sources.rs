@@ -17,6 +17,9 @@ use hawser_model::track::{Serving, TrackRole, TrackUse};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Instant;
 
+/// The maximum number of addresses at which a node serves a track.
+const MAX_ADDRESSES: usize = 16;
+
 impl Controller {
     /// Handles what a program of a node says that it does with a track that the node may publish, watch or relay.
     /// Changes are written to the store for all controllers.
@@ -29,10 +32,13 @@ impl Controller {
         what: TrackUse,
     ) -> Result<(), HandlerError> {
         let node = &caller.node.node;
-        let place = (track.clone(), node.clone(), what.role);
         let Some(serving) = what.serves else {
-            return self.withdraw(caller, &place).await;
+            return Ok(());
         };
+        let place = (track.clone(), (node.clone(), what.role, serving.address));
+        if serving.max_viewers == 0 {
+            return self.withdraw(caller, &place).await;
+        }
         if !role.serves_as(what.role) {
             self.metrics.refused("no_source");
             return Err(Refusal::forbidden(format!(
@@ -61,8 +67,14 @@ impl Controller {
         record: &SourceRecord,
     ) -> Result<(), HandlerError> {
         let lease = self.session.lease().await?;
-        let is_known =
-            stored(&self.view(), &place).is_some_and(|(known, _)| !has_changed(&known, record));
+        let known = stored(&self.view(), &place);
+        if known.is_none() && addresses_of(&self.view(), &place) >= MAX_ADDRESSES {
+            return Err(Refusal::meaningless(format!(
+                "the node serves the track at {MAX_ADDRESSES} addresses already"
+            ))
+            .into());
+        }
+        let is_known = known.is_some_and(|(known, _)| !has_changed(&known, record));
         if is_known && self.heard.repeated(&place, lease, Instant::now()) {
             return Ok(());
         }
@@ -70,8 +82,8 @@ impl Controller {
             // The node repeats it.
             return Ok(());
         }
-        let (track, node, role) = &place;
-        let write = Write::put(key::source(track, node, *role), emit(record)).under(lease);
+        let (track, server) = &place;
+        let write = Write::put(key::source(track, server), emit(record)).under(lease);
         self.write_under_lease(caller, write).await?;
         self.heard.stored(place, lease, Instant::now());
         Ok(())
@@ -97,14 +109,13 @@ impl Controller {
             let here = view.sources.iter().flat_map(|(track, sources)| {
                 let here = |record: &SourceRecord| record.controller == self.name;
                 let sources = sources.iter().filter(move |(_, of)| here(&of.value));
-                sources
-                    .map(|((node, role), of)| ((track.clone(), node.clone(), *role), of.revision))
+                sources.map(|(server, of)| ((track.clone(), server.clone()), of.revision))
             });
             self.heard.silent(here, Instant::now(), self.config.lease())
         };
         for (place, revision) in silent {
-            let (track, node, role) = &place;
-            tracing::info!(%track, %node, %role, "node no longer says that it serves the track");
+            let (track, (node, role, address)) = &place;
+            tracing::info!(%track, %node, %role, %address, "node no longer says that it serves the track");
             let removed = self.store(own).commit(vec![removal(&place, revision)]);
             match removed.await {
                 // The node has said it again.
@@ -117,14 +128,19 @@ impl Controller {
 }
 
 /// Returns what is stored of a place.
-fn stored(view: &View, (track, node, role): &Place) -> Option<(SourceRecord, Revision)> {
-    let sources = view.sources.get(track)?;
-    let known = sources.get(&(node.clone(), *role))?;
+fn stored(view: &View, (track, server): &Place) -> Option<(SourceRecord, Revision)> {
+    let known = view.sources.get(track)?.get(server)?;
     Some((known.value.clone(), known.revision))
 }
 
-fn removal((track, node, role): &Place, revision: Revision) -> Write {
-    Write::delete(key::source(track, node, *role)).when(Expect::Revision(revision))
+/// Returns the number of addresses at which a node serves a track.
+fn addresses_of(view: &View, (track, (node, ..)): &Place) -> usize {
+    let sources = view.sources.get(track).into_iter().flatten();
+    sources.filter(|((of, ..), _)| of == node).count()
+}
+
+fn removal((track, server): &Place, revision: Revision) -> Write {
+    Write::delete(key::source(track, server)).when(Expect::Revision(revision))
 }
 
 /// Returns whether a source differs enough from what is stored to be written: by a tenth of its viewers.

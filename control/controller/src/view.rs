@@ -27,7 +27,7 @@ use hawser_model::discovery::Discovery;
 use hawser_model::node::{Assignment, Receive, Registration, Send};
 use hawser_model::pair::{AssignedKeys, Peer};
 use hawser_model::resource::{Event, Flow, Node, Path, PathHealth, Policy, Tenant};
-use hawser_model::track::{Track, TrackRole, TrackSource};
+use hawser_model::track::{Track, TrackSource};
 use hawser_model::tunnel::TunnelSettings;
 use hawser_units::PathSet;
 use serde_json::{Map, Value};
@@ -57,7 +57,7 @@ pub(crate) struct View {
     pub(crate) flows: BTreeMap<Name, FlowView>,
     pub(crate) tracks: BTreeMap<Name, Versioned<TrackRecord>>,
     /// Those who serve a track, by its name.
-    pub(crate) sources: BTreeMap<Name, BTreeMap<(Name, TrackRole), Versioned<SourceRecord>>>,
+    pub(crate) sources: BTreeMap<Name, BTreeMap<key::Server, Versioned<SourceRecord>>>,
     pub(crate) tokens: BTreeMap<Name, Versioned<TokenRecord>>,
     pub(crate) events: Journal<Event>,
     pub(crate) audit: Journal<AuditEntry>,
@@ -242,8 +242,8 @@ impl View {
         let sources = self.sources.get(&track.name).into_iter().flatten();
         let may = |node: &Name, role| track.role(node).is_some_and(|of| of.serves_as(role));
         sources
-            .filter(move |((node, role), _)| may(node, *role))
-            .map(|((node, role), record)| TrackSource {
+            .filter(move |((node, role, _), _)| may(node, *role))
+            .map(|((node, role, _), record)| TrackSource {
                 node: node.clone(),
                 role: *role,
                 serving: record.value.serving,

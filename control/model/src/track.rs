@@ -106,13 +106,13 @@ impl fmt::Display for TrackRole {
 pub struct TrackUse {
     /// Whether the program publishes, watches or relays.
     pub role: TrackRole,
-    /// Where a publisher or a relay serves the track at present. Viewers and relays are told until this is
-    /// missing or the program asks no more.
+    /// Where a publisher or a relay serves the track at present. Viewers and relays are told until the program
+    /// withdraws this, with a `max_viewers` of 0, or says it no more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub serves: Option<Serving>,
 }
 
-/// Where a program serves a track, and to how many.
+/// Where a program serves a track, and to how many. A node may serve a track at several addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Serving {
@@ -122,11 +122,20 @@ pub struct Serving {
     pub address: SocketAddr,
     /// The number of viewers and relays that are served.
     pub viewers: u32,
-    /// The maximum number of them.
+    /// The maximum number of them; 0: the track is no longer served at the address.
     pub max_viewers: u32,
 }
 
 impl Serving {
+    /// Returns that the track is no longer served there.
+    pub const fn withdrawn(self) -> Serving {
+        Serving {
+            viewers: 0,
+            max_viewers: 0,
+            ..self
+        }
+    }
+
     /// Returns whether one more is served.
     pub const fn has_room(&self) -> bool {
         self.viewers < self.max_viewers

@@ -2,6 +2,7 @@
 
 use hawser_model::Name;
 use hawser_model::track::TrackRole;
+use std::net::SocketAddr;
 
 pub(crate) const FORMAT: &str = "format";
 pub(crate) const INCARNATION: &str = "incarnation";
@@ -26,7 +27,7 @@ pub(crate) const NUMBER: &str = "number/";
 pub(crate) const FLOW: &str = "flow/";
 pub(crate) const POLICY: &str = "policy/";
 pub(crate) const TRACK: &str = "track/";
-/// `TRACK/NODE/ROLE`: where a program of the node serves the track.
+/// `TRACK/NODE/ROLE/ADDRESS`: where a program of the node serves the track, with the address as the program says it.
 pub(crate) const SOURCE: &str = "source/";
 pub(crate) const TOKEN: &str = "token/";
 pub(crate) const TOKEN_USE: &str = "token_use/";
@@ -56,18 +57,22 @@ pub(crate) fn inner(number: u64) -> String {
     format!("{INNER}{number:020}")
 }
 
+/// A program of a node that serves a track: the node, how, and at which address, as the program says.
+pub(crate) type Server = (Name, TrackRole, SocketAddr);
+
 /// Returns the key of a source of a track.
-pub(crate) fn source(track: &Name, node: &Name, role: TrackRole) -> String {
-    format!("{SOURCE}{track}/{node}/{role}")
+pub(crate) fn source(track: &Name, (node, role, address): &Server) -> String {
+    format!("{SOURCE}{track}/{node}/{role}/{address}")
 }
 
-/// Returns the track, the node and its role in the rest of the key of a source.
-pub(crate) fn split_source(rest: &str) -> Option<(Name, (Name, TrackRole))> {
-    let (track, rest) = rest.split_once('/')?;
-    let (node, role) = rest.split_once('/')?;
+/// Returns the track and the program in the rest of the key of a source.
+pub(crate) fn split_source(rest: &str) -> Option<(Name, Server)> {
+    let mut parts = rest.splitn(4, '/');
+    let (track, node) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
+    let (role, address) = (parts.next()?, parts.next()?.parse().ok()?);
     let mut roles = [TrackRole::Writer, TrackRole::Relay].into_iter();
     let role = roles.find(|known| known.to_string() == role)?;
-    Some((track.parse().ok()?, (node.parse().ok()?, role)))
+    Some((track, (node, role, address)))
 }
 
 /// Returns the key of the discovered paths between two nodes.

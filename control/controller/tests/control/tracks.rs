@@ -266,8 +266,18 @@ async fn viewers_and_relays_learn_who_serves_the_track() {
     rig.announces(&wall, "relay", relay.1, 10).await;
     let of_viewer = rig.key(&desk).await;
     assert!(is(&places(&of_viewer.body["sources"]), &[publisher, relay]));
-    // One that has lost the stream says so.
+    // The second relay of a node is another one, and one that has lost the stream says so.
+    let second = ("wall", "198.51.100.7:14756");
+    rig.announces(&wall, "relay", second.1, 0).await;
+    assert!(is(&rig.sources().await, &[publisher, relay, second]));
     rig.uses(&wall, json!({ "role": "relay" })).await;
+    let withdrawn = json!({ "address": relay.1, "viewers": 0, "max_viewers": 0 });
+    rig.uses(&wall, json!({ "role": "relay", "serves": withdrawn }))
+        .await;
+    assert!(is(&rig.sources().await, &[publisher, second]));
+    let withdrawn = json!({ "address": second.1, "viewers": 0, "max_viewers": 0 });
+    rig.uses(&wall, json!({ "role": "relay", "serves": withdrawn }))
+        .await;
     assert!(is(&rig.sources().await, &[publisher]));
     // Those who may no longer serve the track are not named, whatever they have said.
     rig.announces(&wall, "relay", relay.1, 0).await;
