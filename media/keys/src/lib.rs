@@ -1,6 +1,7 @@
 //! The secret of a broadcast, for publishers and viewers: from a file, or from the controller, which
 //! says who may have it and replaces it, and who serves the broadcast.
 
+mod announced;
 mod follow;
 mod origin;
 mod sources;
@@ -14,6 +15,7 @@ use hawser_model::track::TrackSource;
 use std::path::PathBuf;
 use zeroize::Zeroizing;
 
+pub use announced::{parse_announced, reachable};
 pub use hawser_model::track::{Serving, TrackRole};
 pub use origin::Origin;
 pub use sources::Contact;

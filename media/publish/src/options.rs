@@ -4,7 +4,7 @@ use clap::ValueEnum;
 use hawser_cloud::Level;
 use hawser_congestion::{Bounds, Spread};
 use hawser_io::peer::parse_address;
-use hawser_keys::{KeyArgs, KeySource};
+use hawser_keys::{KeyArgs, KeySource, parse_announced};
 use hawser_metrics::server::parse_loopback;
 use hawser_objects::FlowConfig;
 use hawser_recording::{Recording, Source};
@@ -47,7 +47,7 @@ pub struct Args {
     listen: Option<SocketAddr>,
     /// Address and port at which others reach this publisher, for the controller to tell them, if that is not
     /// --listen nor the address from which the controller is asked
-    #[arg(long, value_name = "ADDRESS:PORT", requires = "track")]
+    #[arg(long, value_name = "ADDRESS:PORT", requires = "track", value_parser = parse_announced)]
     announce: Option<SocketAddr>,
     #[command(flatten)]
     key: KeyArgs,

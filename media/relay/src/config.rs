@@ -324,6 +324,10 @@ impl FileBroadcast {
             let message = "an address is announced to a controller: track is missing";
             return Err(source.wrong(announce, message));
         }
+        if let Some(announce) = &self.announce {
+            let reachable = hawser_keys::reachable(*announce.get_ref());
+            reachable.map_err(|error| source.wrong(announce, &error))?;
+        }
         let upstream = match (self.upstream, self.from_moq) {
             (None, None) if is_controlled => Upstream::Track,
             (Some(upstream), None) => Upstream::Peer(upstream.into_inner()),
@@ -504,6 +508,9 @@ mod tests {
         let short = &parse(&format!("{controller}\n{short}")).unwrap().broadcasts[0];
         assert_eq!(short.upstream, Upstream::Track);
         assert_eq!(short.announce, Some(([198, 51, 100, 9], 14750).into()));
+        let all = track.replace(upstream, "announce = \"0.0.0.0:14750\"");
+        let all = parse(&format!("{controller}\n{all}")).unwrap_err();
+        assert!(all.contains("of one program"), "{all}");
         let nowhere = parse(&BROADCAST.replace(upstream, "")).unwrap_err();
         assert!(nowhere.contains("is missing"), "{nowhere}");
         let to_nobody = parse(&format!("{BROADCAST}announce = \"198.51.100.9:14750\""));
