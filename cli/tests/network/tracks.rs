@@ -5,8 +5,10 @@ use hawser_testbed::netns::Namespace;
 use hawser_testbed::process::Process;
 use serde_json::Value;
 use std::fs;
+use std::net::{SocketAddr, UdpSocket};
 use std::path::PathBuf;
 use std::process::{Command, Output};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
@@ -17,7 +19,13 @@ const TIMEOUT: Duration = Duration::from_secs(90);
 const URL: &str = "https://192.0.2.10:14750";
 
 /// The machines and the last byte of the address of each in 192.0.2.0/24.
-const MACHINES: [(&str, u8); 4] = [("control", 10), ("car", 1), ("pop", 2), ("desk", 3)];
+const MACHINES: [(&str, u8); 5] = [
+    ("control", 10),
+    ("car", 1),
+    ("pop", 2),
+    ("desk", 3),
+    ("yard", 4),
+];
 
 /// Machines at a switch, and the folder in which all programs run.
 struct Machines {
@@ -79,11 +87,11 @@ impl Machines {
         command
     }
 
-    /// Starts a program on a machine, with its log in a file of the program's name.
+    /// Starts a program on a machine, with its log in a file of the program's and the machine's name.
     fn start(&self, machine: &str, line: &str) -> Process {
         let mut command = self.hawser(line);
         let (name, _) = line.split_once(' ').unwrap();
-        redirect(&mut command, &self.path(&format!("{name}.log"))).unwrap();
+        redirect(&mut command, &self.path(&format!("{name}-{machine}.log"))).unwrap();
         Process::spawn(self.machine(machine), command).unwrap()
     }
 
@@ -119,11 +127,13 @@ impl Machines {
     }
 
     /// Starts a controller with a track for the other machines, which are its nodes.
-    fn control(&self) -> Process {
+    fn control(&self, lease_s: u32) -> Process {
         self.write(
             "controller.toml",
-            "listen = \"0.0.0.0:14750\"\nnames = [\"192.0.2.10\"]\nstate = \"state\"\n\n\
-             [nodes]\nreport_every_ms = 1000\n",
+            &format!(
+                "listen = \"0.0.0.0:14750\"\nnames = [\"192.0.2.10\"]\nstate = \"state\"\n\n\
+                 [nodes]\nreport_every_ms = 1000\nlease_s = {lease_s}\n"
+            ),
         );
         self.write(
             "ctl.toml",
@@ -133,9 +143,9 @@ impl Machines {
             ),
         );
         let controller = self.start("control", "controller --config controller.toml");
-        self.wait_for_line("controller", "controller ready");
+        self.wait_for_line("controller-control", "controller ready");
         self.succeeds("control", "ctl tenant create acme");
-        for node in ["car", "pop", "desk"] {
+        for node in ["car", "pop", "desk", "yard"] {
             self.succeeds(
                 "control",
                 &format!("ctl node enrol {node} --tenant acme --out {node}.token"),
@@ -145,7 +155,7 @@ impl Machines {
                 &format!("enrol {node}.token --node {node} --controller {URL}"),
             );
         }
-        let create = "ctl track create stage --tenant acme --writer car --reader desk --relay pop";
+        let create = "ctl track create stage --tenant acme --writer car --reader desk --relay pop --relay yard";
         self.succeeds("control", create);
         controller
     }
@@ -157,13 +167,21 @@ impl Machines {
         self.start("car", &line)
     }
 
-    fn relay(&self) -> Process {
-        let text = format!(
-            "state = \"run\"\n[controller]\nurls = [\"{URL}\"]\nnode = \"pop\"\n\n\
-             [[broadcast]]\nname = \"stage\"\nlisten = \"192.0.2.2:14755\"\ntrack = \"stage\"\n"
+    /// Starts a relay on a machine. `broadcasts` are the addresses at which it serves the track, and those that others
+    /// are told.
+    fn relay(&self, machine: &str, broadcasts: &[(&str, &str)]) -> Process {
+        let mut text = format!(
+            "state = \"run-{machine}\"\n[controller]\nurls = [\"{URL}\"]\nnode = \"{machine}\"\n"
         );
-        self.write("relay.toml", &text);
-        self.start("pop", "relay --config relay.toml")
+        for (number, (listen, announce)) in broadcasts.iter().enumerate() {
+            text += &format!(
+                "[[broadcast]]\nname = \"stage-{number}\"\nlisten = \"{listen}\"\nannounce = \"{announce}\"\n\
+                 track = \"stage\"\n"
+            );
+        }
+        let file = format!("relay-{machine}.toml");
+        self.write(&file, &text);
+        self.start(machine, &format!("relay --config {file}"))
     }
 
     fn viewer(&self) -> Process {
@@ -198,6 +216,53 @@ impl Machines {
         }
     }
 
+    /// Sends a signal to a program.
+    fn signal(&self, process: &Process, signal: &str) {
+        let mut kill = Command::new("kill");
+        kill.args(["-s", signal, &process.id().to_string()]);
+        assert!(kill.status().unwrap().success());
+    }
+
+    /// Passes datagrams between an address of the machine of the controller and that of a relay, 60 ms later in each
+    /// direction, until the test ends.
+    fn delay(&self, near: &str, far: &str) {
+        let far: SocketAddr = far.parse().unwrap();
+        let sockets = self.machine("control").run(|| {
+            let sockets = [near, "0.0.0.0:0"].map(|address| UdpSocket::bind(address).unwrap());
+            sockets.map(Arc::new)
+        });
+        let [near, far_side] = sockets.unwrap();
+        let viewer = Arc::new(Mutex::new(far));
+        for (from, to, is_out) in [
+            (near.clone(), far_side.clone(), true),
+            (far_side, near, false),
+        ] {
+            let viewer = Arc::clone(&viewer);
+            thread::spawn(move || {
+                let mut bytes = [0; 2048];
+                while let Ok((count, source)) = from.recv_from(&mut bytes) {
+                    thread::sleep(Duration::from_millis(60));
+                    if is_out {
+                        *viewer.lock().unwrap() = source;
+                    }
+                    let to_address = if is_out { far } else { *viewer.lock().unwrap() };
+                    let _ = to.send_to(&bytes[..count], to_address);
+                }
+            });
+        }
+    }
+
+    /// Returns the groups of the frames that the viewer has shown.
+    fn groups(&self) -> Vec<u64> {
+        let rows = fs::read_to_string(self.path("shown.csv")).unwrap();
+        let whole = rows.rsplit_once('\n').map_or("", |(whole, _)| whole);
+        let groups = whole
+            .lines()
+            .skip(1)
+            .filter_map(|row| row.split(',').next());
+        groups.map(|group| group.parse().unwrap()).collect()
+    }
+
     /// Waits until the viewer has shown so many frames more than now.
     fn wait_for_frames(&self, more: usize) {
         let shown = || {
@@ -209,7 +274,7 @@ impl Machines {
             assert!(
                 began.elapsed() < TIMEOUT,
                 "{}",
-                last_log_lines(&self.path("view.log"), 20)
+                last_log_lines(&self.path("view-desk.log"), 20)
             );
             thread::sleep(Duration::from_millis(20));
         }
@@ -226,31 +291,77 @@ impl Drop for Machines {
 
 const PUBLISHER: (&str, &str) = ("writer", "192.0.2.1:14748");
 const RELAY: (&str, &str) = ("relay", "192.0.2.2:14755");
+const SECOND: (&str, &str) = ("relay", "192.0.2.2:14756");
+
+/// The longest time in which a program ends that was told to.
+const GRACE: Duration = Duration::from_secs(30);
 
 #[test]
 fn a_viewer_finds_the_track_and_moves_when_its_relay_dies() {
     let machines = Machines::new();
-    let _controller = machines.control();
+    let _controller = machines.control(15);
     // The viewer waits until the track is served.
     let _viewer = machines.viewer();
-    machines.wait_for_line("view", "knows nobody who serves the track");
+    machines.wait_for_line("view-desk", "knows nobody who serves the track");
     let _publisher = machines.publisher();
     machines.wait_for_sources(&[PUBLISHER]);
-    machines.wait_for_line(
-        "view",
-        &format!("session opened publisher={} ", PUBLISHER.1),
-    );
+    machines.wait_until("view-desk", |log| is_at(log, PUBLISHER));
     machines.wait_for_frames(5);
     // It leaves the publisher for a relay.
-    let relay = machines.relay();
+    let relay = machines.relay("pop", &[(RELAY.1, RELAY.1)]);
     machines.wait_for_sources(&[PUBLISHER, RELAY]);
-    machines.wait_for_line("view", &format!("session opened publisher={} ", RELAY.1));
+    machines.wait_until("view-desk", |log| is_at(log, RELAY));
     machines.wait_for_frames(5);
     drop(relay);
-    machines.wait_until("view", |log| {
-        let opened = log.lines().rfind(|line| line.contains("session opened"));
-        opened.is_some_and(|line| line.contains(PUBLISHER.1))
-    });
+    machines.wait_until("view-desk", |log| is_at(log, PUBLISHER));
     machines.wait_for_frames(5);
     machines.wait_for_sources(&[PUBLISHER]);
+    // No frame is shown again after a move.
+    let groups = machines.groups();
+    assert!(groups.is_sorted_by(|one, next| one < next), "{groups:?}");
+}
+
+#[test]
+fn those_who_end_or_have_no_media_are_listed_no_more() {
+    let machines = Machines::new();
+    // Nothing is forgotten by the time that has passed.
+    let _controller = machines.control(3600);
+    let publisher = machines.publisher();
+    let relay = machines.relay("pop", &[RELAY, SECOND].map(|(_, at)| (at, at)));
+    machines.wait_for_sources(&[PUBLISHER, RELAY, SECOND]);
+    let _viewer = machines.viewer();
+    machines.wait_until("view-desk", |log| is_at(log, RELAY) || is_at(log, SECOND));
+    machines.wait_for_frames(5);
+    machines.signal(&publisher, "STOP");
+    machines.wait_for_sources(&[PUBLISHER]);
+    machines.signal(&publisher, "CONT");
+    machines.wait_for_sources(&[PUBLISHER, RELAY, SECOND]);
+    relay.stop(GRACE).unwrap();
+    machines.wait_for_sources(&[PUBLISHER]);
+    machines.wait_until("view-desk", |log| is_at(log, PUBLISHER));
+    machines.wait_for_frames(5);
+    publisher.stop(GRACE).unwrap();
+    machines.wait_for_sources(&[]);
+}
+
+#[test]
+fn a_viewer_goes_to_the_nearest_relay() {
+    let machines = Machines::new();
+    let _controller = machines.control(15);
+    let _publisher = machines.publisher();
+    let (far, near) = ("192.0.2.10:14757", ("relay", "192.0.2.4:14755"));
+    machines.delay(far, RELAY.1);
+    // The first in the controller's order is far away.
+    let _far = machines.relay("pop", &[(RELAY.1, far)]);
+    let _near = machines.relay("yard", &[(near.1, near.1)]);
+    machines.wait_for_sources(&[PUBLISHER, ("relay", far), near]);
+    let _viewer = machines.viewer();
+    machines.wait_until("view-desk", |log| is_at(log, near));
+    machines.wait_for_frames(5);
+}
+
+/// Returns whether a viewer has the stream from there, as its log says.
+fn is_at(log: &str, (_, address): (&str, &str)) -> bool {
+    let opened = log.lines().rfind(|line| line.contains("session opened"));
+    opened.is_some_and(|line| line.contains(&format!("publisher={address} ")))
 }

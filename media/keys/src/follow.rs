@@ -4,14 +4,14 @@ use crate::{ControlledTrack, Error, Secret};
 use hawser_client::RenewingClient;
 use hawser_io::failures::{Change, Failures};
 use hawser_model::track::{Serving, TrackKey, TrackRole, TrackSource, TrackUse};
-use hawser_objects::TrackSecret;
+use hawser_objects::{AccessSecret, TrackSecret};
 use parking_lot::Mutex;
 use std::sync::Arc;
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
-use tokio::time::sleep;
+use tokio::time::{sleep_until, timeout};
 use zeroize::Zeroizing;
 
 /// The longest time between two requests, whatever the controller says.
@@ -30,9 +30,15 @@ const REFUSALS: u32 = 3;
 /// The time for which a controller that has an older secret is not believed.
 const LAGGING: Duration = Duration::from_secs(60);
 
+/// The longest time for which the end of a program waits until the controller knows of it.
+const FAREWELL: Duration = Duration::from_secs(1);
+const FAREWELL_POLL: Duration = Duration::from_millis(5);
+
 /// The thread and its owner tell each other this.
 #[derive(Debug, Default)]
 struct Shared {
+    /// What opens sessions.
+    access: Option<AccessSecret>,
     /// The secret, or the error, that the owner has not taken yet.
     secret: Option<Result<Secret, Error>>,
     /// The sources that the owner has not taken yet.
@@ -41,11 +47,13 @@ struct Shared {
     serving: Option<Serving>,
 }
 
-/// The thread, which ends soon after this is dropped.
+/// The thread. When this is dropped, the controller is told that the owner no longer serves the track.
 #[derive(Debug)]
 pub(crate) struct Follower {
     shared: Arc<Mutex<Shared>>,
-    ask_now: Sender<()>,
+    /// `None` ends the thread.
+    ask_now: Option<Sender<()>>,
+    thread: JoinHandle<()>,
 }
 
 impl Follower {
@@ -58,6 +66,7 @@ impl Follower {
         let (ask_now, asked) = channel(1);
         let shared: Arc<Mutex<Shared>> = Arc::default();
         shared.lock().sources = Some(first.sources.clone());
+        shared.lock().access = Some(access(&secret, role));
         let following = Following {
             runtime,
             asking,
@@ -66,6 +75,7 @@ impl Follower {
             interval: interval(&first),
             may_serve: first.role.serves_as(role),
             sources: first.sources,
+            announced: None,
             shared: Arc::clone(&shared),
         };
         if !following.may_serve && role == TrackRole::Relay {
@@ -74,10 +84,15 @@ impl Follower {
                  operator changes that with `hawser ctl track set TRACK --add-relay NODE`"
             );
         }
-        thread::Builder::new()
+        let thread = thread::Builder::new()
             .name("keyring".to_owned())
             .spawn(move || following.run())?;
-        Ok((Follower { shared, ask_now }, secret))
+        let follower = Follower {
+            shared,
+            ask_now: Some(ask_now),
+            thread,
+        };
+        Ok((follower, secret))
     }
 
     pub(crate) fn poll(&self) -> Result<Option<Secret>, Error> {
@@ -97,8 +112,24 @@ impl Follower {
     }
 
     pub(crate) fn ask_now(&self) {
-        // If a request for that waits already, it is enough.
-        let _ = self.ask_now.try_send(());
+        if let Some(ask_now) = &self.ask_now {
+            // If a request for that waits already, it is enough.
+            let _ = ask_now.try_send(());
+        }
+    }
+
+    pub(crate) fn access(&self) -> Option<AccessSecret> {
+        self.shared.lock().access.clone()
+    }
+}
+
+impl Drop for Follower {
+    fn drop(&mut self) {
+        self.ask_now = None;
+        let (is_served, begun) = (self.shared.lock().serving.is_some(), Instant::now());
+        while is_served && !self.thread.is_finished() && begun.elapsed() < FAREWELL {
+            thread::sleep(FAREWELL_POLL);
+        }
     }
 }
 
@@ -112,6 +143,8 @@ struct Following {
     may_serve: bool,
     /// The sources that the controller named last.
     sources: Vec<TrackSource>,
+    /// What the controller may tell others of the owner.
+    announced: Option<Serving>,
     shared: Arc<Mutex<Shared>>,
 }
 
@@ -126,11 +159,25 @@ struct Known {
 impl Following {
     /// Asks until the [`Follower`] is dropped, or the controller refuses several times in a row.
     fn run(mut self) {
+        self.follow();
+        if let Some(announced) = self.announced {
+            let said = self.asking.ask(Some(announced.withdrawn()));
+            // If this fails, the controller forgets it after the time of its lease.
+            let _ = (self.runtime).block_on(async { timeout(FAREWELL, said).await });
+        }
+    }
+
+    fn follow(&mut self) {
         let mut failures = Failures::default();
         let mut refusals = 0;
         while self.runtime.block_on(wait(self.interval, &mut self.asked)) {
             let serving = self.shared.lock().serving.filter(|_| self.may_serve);
-            let answer = self.runtime.block_on(self.asking.ask_serving(serving));
+            // The controller forgets by itself where the track was served before, if that is another address.
+            let said = serving.or(self.announced.map(Serving::withdrawn));
+            let answer = self.runtime.block_on(self.asking.ask_serving(said));
+            if serving.is_some() || answer.is_ok() {
+                self.announced = serving;
+            }
             let outcome = answer.and_then(|key| self.take(&key));
             let is_refused = outcome.as_ref().is_err_and(is_refusal);
             refusals = if is_refused { refusals + 1 } else { 0 };
@@ -171,7 +218,9 @@ impl Following {
         } else if self.known.is_replaced_by(key.number) {
             tracing::info!(track = %key.track, number = key.number, "the secret was replaced");
             self.known = Known::new(secret.clone(), key.number);
-            self.shared.lock().secret = Some(Ok(secret));
+            let mut shared = self.shared.lock();
+            shared.access = Some(access(&secret, self.asking.role));
+            shared.secret = Some(Ok(secret));
         }
         Ok(())
     }
@@ -206,10 +255,16 @@ impl Known {
 
 /// Waits until the next request; returns `false` if there is none any more.
 async fn wait(interval: Duration, asked: &mut Receiver<()>) -> bool {
-    sleep(MIN_INTERVAL).await;
-    tokio::select! {
-        () = sleep(interval.saturating_sub(MIN_INTERVAL)) => !asked.is_closed(),
-        asked = asked.recv() => asked.is_some(),
+    let begin = tokio::time::Instant::now();
+    let mut due = begin + interval;
+    loop {
+        tokio::select! {
+            () = sleep_until(due) => return true,
+            asked = asked.recv() => match asked {
+                Some(()) => due = due.min(begin + MIN_INTERVAL),
+                None => return false,
+            },
+        }
     }
 }
 
@@ -229,6 +284,14 @@ fn secret(key: &TrackKey, role: TrackRole) -> Result<Secret, Error> {
         secret = access.to_bytes();
     }
     Ok(secret)
+}
+
+/// Returns what opens sessions.
+fn access(secret: &Secret, role: TrackRole) -> AccessSecret {
+    match role {
+        TrackRole::Relay => AccessSecret::new(**secret),
+        TrackRole::Writer | TrackRole::Reader => TrackSecret::new(**secret).access(),
+    }
 }
 
 /// Returns whether the controller says that the node must not have the secret.

@@ -4,6 +4,7 @@
 mod announced;
 mod follow;
 mod origin;
+mod probes;
 mod sources;
 
 use clap::ArgGroup;
@@ -12,13 +13,14 @@ use hawser_client::Controller;
 use hawser_io::key_file;
 use hawser_model::Name;
 use hawser_model::track::TrackSource;
+use hawser_objects::AccessSecret;
 use std::path::PathBuf;
 use zeroize::Zeroizing;
 
 pub use announced::{parse_announced, reachable};
 pub use hawser_model::track::{Serving, TrackRole};
 pub use origin::Origin;
-pub use sources::Contact;
+pub use sources::{ATTEMPT, Contact, NO_MEDIA};
 
 /// The secret of a broadcast, or what a relay needs of it.
 pub type Secret = Zeroizing<[u8; 32]>;
@@ -181,6 +183,11 @@ impl Keyring {
     /// before.
     pub(crate) fn poll_sources(&self) -> Option<Vec<TrackSource>> {
         self.follower.as_ref().and_then(Follower::poll_sources)
+    }
+
+    /// Returns what opens sessions, if the controller says it.
+    pub(crate) fn access(&self) -> Option<AccessSecret> {
+        self.follower.as_ref().and_then(Follower::access)
     }
 
     /// Asks the controller soon, because the other end seems to have another secret, or is not there.

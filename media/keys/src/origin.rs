@@ -1,6 +1,7 @@
 //! Where a viewer or a relay gets a broadcast.
 
 use crate::Keyring;
+use crate::probes::Probes;
 use crate::sources::{Contact, Sources};
 use anyhow::Context;
 use hawser_io::clock;
@@ -15,6 +16,9 @@ use std::time::Duration;
 const STOP_POLL: Duration = Duration::from_millis(50);
 const PAUSE: Duration = Duration::from_secs(1);
 
+/// The time between two looks at whether probes were answered.
+const PROBE_POLL: Duration = Duration::from_millis(5);
+
 /// The other end of a stream: at an address of the command line or a file, or at one that the controller names.
 #[derive(Debug)]
 pub struct Origin(Kind);
@@ -22,7 +26,7 @@ pub struct Origin(Kind);
 #[derive(Debug)]
 enum Kind {
     Named(PeerAddresses),
-    Track(Sources),
+    Track(Sources, Box<Probes>),
 }
 
 impl Origin {
@@ -32,7 +36,10 @@ impl Origin {
     /// If the name is not `HOST:PORT`.
     pub fn parse(name: Option<&str>) -> anyhow::Result<Self> {
         let named = name.map(PeerAddresses::parse).transpose()?;
-        let kind = named.map_or_else(|| Kind::Track(Sources::default()), Kind::Named);
+        let kind = named.map_or_else(
+            || Kind::Track(Sources::default(), Box::default()),
+            Kind::Named,
+        );
         Ok(Origin(kind))
     }
 
@@ -48,7 +55,9 @@ impl Origin {
         }
         let mut failures = Failures::default();
         while !is_over() {
-            self.follow(keyring);
+            while self.prepare(keyring) {
+                thread::sleep(PROBE_POLL);
+            }
             let failed = match self.connect() {
                 Ok(found) => return Some(found),
                 Err(failed) => failed,
@@ -68,9 +77,16 @@ impl Origin {
         None
     }
 
+    /// Takes what the controller says, and measures the delays of sources. Returns whether it is better to call this
+    /// again before [`Origin::connect`].
+    pub fn prepare(&mut self, keyring: &Keyring) -> bool {
+        self.follow(keyring);
+        self.probe(keyring, None)
+    }
+
     /// Takes what the controller says. Returns whether it is news.
-    pub fn follow(&mut self, keyring: &Keyring) -> bool {
-        let Kind::Track(sources) = &mut self.0 else {
+    fn follow(&mut self, keyring: &Keyring) -> bool {
+        let Kind::Track(sources, _) = &mut self.0 else {
             return false;
         };
         let news = keyring.poll_sources();
@@ -83,8 +99,17 @@ impl Origin {
     pub fn pass_over(&mut self, address: SocketAddr) {
         match &mut self.0 {
             Kind::Named(addresses) => addresses.pass_over(),
-            Kind::Track(sources) => sources.fail(clock::monotonic(), address),
+            Kind::Track(sources, _) => sources.fail(clock::monotonic(), address),
         }
+    }
+
+    /// Records that a source has ended the session. Returns whether the controller names another one to ask at once.
+    pub fn was_left_by(&mut self, address: SocketAddr) -> bool {
+        let (Kind::Track(sources, _), now) = (&mut self.0, clock::monotonic()) else {
+            return false;
+        };
+        sources.fail(now, address);
+        sources.has_other(now, address)
     }
 
     /// Looks for other addresses of the host, unless the controller names the addresses.
@@ -101,7 +126,7 @@ impl Origin {
     pub fn connect(&mut self) -> anyhow::Result<(UdpSocket, SocketAddr)> {
         let sources = match &mut self.0 {
             Kind::Named(addresses) => return addresses.connect(),
-            Kind::Track(sources) => sources,
+            Kind::Track(sources, _) => sources,
         };
         let now = clock::monotonic();
         let next = sources.next(now);
@@ -115,11 +140,29 @@ impl Origin {
         }
     }
 
+    /// Measures the delays of sources. Returns whether answers are worth waiting for.
+    fn probe(&mut self, keyring: &Keyring, contact: Option<&Contact>) -> bool {
+        let Kind::Track(sources, probes) = &mut self.0 else {
+            return false;
+        };
+        probes.receive(|address, delay| sources.answered(address, delay));
+        while let Some(address) = sources.poll_probe(clock::monotonic(), contact) {
+            let Some(access) = keyring.access() else {
+                break;
+            };
+            if let Err(error) = probes.send(address, access) {
+                tracing::debug!(%address, "cannot probe: {error:#}");
+            }
+        }
+        sources.awaits_answer(clock::monotonic())
+    }
+
     /// Returns whether to request a session with another source that the controller names, because this one does
-    /// not answer or has lost the stream. It is passed over then.
+    /// not answer or has lost the stream. It is passed over then. Called often: it also measures delays.
     pub fn has_to_leave(&mut self, keyring: &Keyring, contact: &Contact) -> bool {
         self.follow(keyring);
-        let (Kind::Track(sources), now) = (&mut self.0, clock::monotonic()) else {
+        self.probe(keyring, Some(contact));
+        let (Kind::Track(sources, _), now) = (&mut self.0, clock::monotonic()) else {
             return false;
         };
         let leaves = sources.has_to_leave(now, contact);
@@ -131,11 +174,13 @@ impl Origin {
         leaves
     }
 
-    /// Returns whether a viewer that has the stream from this address should rather get it from a relay.
-    pub fn has_better(&self, current: SocketAddr) -> bool {
-        match &self.0 {
-            Kind::Named(_) => false,
-            Kind::Track(sources) => sources.has_better(clock::monotonic(), current),
-        }
+    /// Opens a socket to the relay from which a viewer that has the stream from this address should rather get it.
+    pub fn better(&mut self, current: SocketAddr) -> Option<(UdpSocket, SocketAddr)> {
+        let (Kind::Track(sources, _), now) = (&mut self.0, clock::monotonic()) else {
+            return None;
+        };
+        let better = sources.better(now, current)?;
+        let connected = connected_to(better).inspect_err(|_| sources.fail(now, better));
+        Some((connected.ok()?, better))
     }
 }

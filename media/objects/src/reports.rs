@@ -14,7 +14,7 @@ pub struct ReportConfig {
     pub interval: Duration,
     /// The number of packets in this time after which a report is due before its time.
     pub packets: usize,
-    /// The time between reports while nothing arrives.
+    /// The time between reports while nothing arrives. The sender answers each, so that one that is gone is noticed.
     pub keepalive: Duration,
     /// The maximum length of a report's datagram in bytes.
     pub datagram: usize,
@@ -43,7 +43,7 @@ impl Default for ReportConfig {
         ReportConfig {
             interval: Duration::from_millis(5),
             packets: 64,
-            keepalive: Duration::from_secs(1),
+            keepalive: Duration::from_millis(250),
             datagram: hawser_packets::media::DEFAULT_DATAGRAM,
         }
     }

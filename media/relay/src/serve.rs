@@ -12,7 +12,7 @@ use hawser_io::clock;
 use hawser_io::failures::{Change, Failures};
 use hawser_io::json_file::StatusFile;
 use hawser_io::udp::{self, UdpSocket};
-use hawser_keys::{Contact, Keyring, Origin, Serving, TrackRole};
+use hawser_keys::{Contact, Keyring, NO_MEDIA, Origin, Serving, TrackRole};
 use hawser_objects::{AccessSecret, EndReason, HostStats, MakeControl, Seed, UpstreamEnd};
 use hawser_packets::media::DEFAULT_DATAGRAM;
 use hawser_packets::session::Goodbye;
@@ -33,6 +33,9 @@ const STATUS_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The pause before another session upstream is requested.
 const PAUSE: Duration = Duration::from_millis(500);
+
+/// The time between two looks at the delays of those who serve a track.
+const PROBE_POLL: Duration = Duration::from_millis(5);
 
 /// The time in which most names are resolved.
 const RESOLUTION: Duration = Duration::from_millis(50);
@@ -65,6 +68,8 @@ struct Relay {
     listen: SocketAddr,
     /// The address that others are told, and the maximum number of viewers.
     announced: (SocketAddr, usize),
+    /// The number of packets of media so far, and when the newest one arrived.
+    media: (u64, Instant),
     viewers: UdpSocket,
     /// Whether datagrams of the publisher, and of viewers, wait in the sockets.
     has_of_publisher: bool,
@@ -208,7 +213,7 @@ impl<F: Forwarder> Server<F> {
             self.next_renewal = now + RENEWAL;
             self.forwarder.renew(now);
             for relay in &mut self.relays {
-                relay.announce();
+                relay.announce(now);
                 if let Some(moq) = &mut relay.moq {
                     moq.announce(&relay.broadcast);
                 }
@@ -357,12 +362,18 @@ impl<F: Forwarder> Server<F> {
                             "no session with the publisher; requesting one until it is open"
                         );
                     }
-                    if !matches!(reason, UpstreamEnd::Session(EndReason::Left(_)))
-                        && let Some(link) = &relay.link
-                    {
-                        relay.origin.pass_over(link.publisher);
-                    }
                     relay.ask_again_at = Some(now + PAUSE);
+                    if let Some(link) = &relay.link {
+                        match reason {
+                            UpstreamEnd::Session(EndReason::Left(Goodbye::Revoked)) => {}
+                            UpstreamEnd::Session(EndReason::Left(_)) => {
+                                if relay.origin.was_left_by(link.publisher) {
+                                    relay.ask_again_at = Some(now);
+                                }
+                            }
+                            _ => relay.origin.pass_over(link.publisher),
+                        }
+                    }
                     relay.keyring.ask_now();
                 }
                 BroadcastEvent::Joined { session, address } => {
@@ -374,7 +385,9 @@ impl<F: Forwarder> Server<F> {
             }
         }
         let is_due = relay.ask_again_at.take_if(|at| *at <= now).is_some();
-        if is_due && !relay.is_refused {
+        if is_due && !relay.is_refused && relay.origin.prepare(&relay.keyring) {
+            relay.ask_again_at = Some(now + PROBE_POLL);
+        } else if is_due && !relay.is_refused {
             relay.ask_again(now)?;
             self.connect(index);
         }
@@ -442,6 +455,7 @@ impl Relay {
             failures: Failures::default(),
             listen: of.listen,
             announced: (of.announce.unwrap_or(of.listen), of.viewers),
+            media: (0, Instant::ZERO),
             viewers,
             has_of_publisher: false,
             has_of_viewers: false,
@@ -463,7 +477,6 @@ impl Relay {
     /// at the current address of the publisher's name.
     fn ask_again(&mut self, now: Instant) -> Result<()> {
         self.origin.refresh();
-        self.origin.follow(&self.keyring);
         let connected = self.origin.connect().map(|(socket, publisher)| {
             self.link = Some(Link { socket, publisher });
         });
@@ -492,7 +505,9 @@ impl Relay {
 
     /// Requests a session with another source, if the controller names one and this one is of no use.
     fn choose(&mut self, now: Instant) {
-        let Some(link) = self.link.as_ref().filter(|_| !self.is_refused) else {
+        let is_requesting = self.ask_again_at.is_some();
+        let link = self.link.as_ref();
+        let Some(link) = link.filter(|_| !self.is_refused && !is_requesting) else {
             return;
         };
         let contact = Contact {
@@ -508,11 +523,18 @@ impl Relay {
         }
     }
 
-    /// Tells the controller, if there is one, whether the broadcast is served, and to how many.
-    fn announce(&self) {
+    /// Tells the controller, if there is one, whether the broadcast is served, and to how many. It is if media arrive:
+    /// viewers would leave again otherwise.
+    fn announce(&mut self, now: Instant) {
+        let packets = self.broadcast.upstream_totals().packets;
+        if packets != self.media.0 {
+            self.media = (packets, now);
+        }
+        let (packets, newest) = self.media;
+        let has_media = packets > 0 && now.saturating_since(newest) < NO_MEDIA;
         let (address, max_viewers) = self.announced;
         let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
-        let is_served = self.broadcast.is_open() && !self.is_refused;
+        let is_served = self.broadcast.is_open() && has_media && !self.is_refused;
         self.keyring.serve(is_served.then(|| Serving {
             address,
             viewers: count(self.broadcast.subscribers().count()),

@@ -13,6 +13,7 @@ mod decode;
 mod experience;
 mod failure;
 mod files;
+mod link;
 mod measured;
 mod metrics;
 mod network;

@@ -2,6 +2,7 @@
 
 use crate::decode::{FrameToDecode, NotTaken, ToDecoder};
 use crate::experience::Experienced;
+use crate::link::Link;
 use crate::measured::CaptureInterval;
 use crate::metrics::Figures;
 use crate::session::Session;
@@ -13,13 +14,12 @@ use hawser_io::clock::SteadyClock;
 use hawser_io::failures::Kinds;
 use hawser_io::peer::connected_to;
 use hawser_io::udp::{self, UdpSocket};
-use hawser_keys::{Contact, Keyring, Origin, Secret};
+use hawser_keys::{ATTEMPT, Keyring, Origin, Secret};
 use hawser_objects::{EndReason, FrameStats, IPV6_UDP, TrackSecret, ViewerEvent};
 use hawser_packets::media::DEFAULT_DATAGRAM;
 use hawser_packets::session::Goodbye;
-use hawser_units::{Ecn, Instant};
+use hawser_units::Instant;
 use parking_lot::Mutex;
-use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -51,13 +51,15 @@ const PAUSE: Duration = Duration::from_millis(500);
 pub(crate) struct Network {
     clock: SteadyClock,
     origin: Origin,
-    /// The address of the newest session.
-    publisher: SocketAddr,
     keyring: Keyring,
     secret: TrackSecret,
     viewpoint: Viewpoint,
-    socket: UdpSocket,
-    session: Session,
+    /// The source of what is shown.
+    link: Link,
+    /// The source that is to take its place once it serves.
+    next: Option<Next>,
+    /// The number of sessions that were requested.
+    requested: u64,
     to_decoder: Option<ToDecoder>,
     received: Received,
     figures: Option<Arc<Mutex<Figures>>>,
@@ -68,22 +70,19 @@ pub(crate) struct Network {
     interval: CaptureInterval,
     /// The time of the warning that there is no answer.
     report_at: Instant,
-    /// The time at which the newest datagram was handled.
-    handled: Instant,
     /// The time of the warning that no media arrive, if none have in this session.
     media_by: Option<Instant>,
-    /// The arrival of the newest authentic datagram.
-    heard: Instant,
-    /// The beginning of the newest request for a session.
-    asked: Instant,
-    /// Whether the network has said that nobody receives at the address since the newest authentic datagram.
-    is_refused: bool,
     /// When to look again whether the own address has changed.
     look_at: Instant,
     /// The kinds of errors of sending that have occurred.
     send_errors: Kinds,
-    /// The last error of the network on the way to the publisher.
-    unreachable: Option<String>,
+}
+
+/// A source that is asked while the one before is kept, so that nothing is missed in between.
+struct Next {
+    link: Link,
+    /// Whether it is needed because the one before does not answer.
+    is_needed: bool,
 }
 
 impl Network {
@@ -94,27 +93,24 @@ impl Network {
     pub(crate) fn open(
         clock: SteadyClock,
         origin: Origin,
-        (socket, publisher): (UdpSocket, SocketAddr),
+        connected: (UdpSocket, SocketAddr),
         (keyring, secret): (Keyring, Secret),
         viewpoint: Viewpoint,
         to_decoder: ToDecoder,
         figures: Option<Arc<Mutex<Figures>>>,
     ) -> anyhow::Result<Self> {
         let secret = TrackSecret::new(*secret);
+        let now = clock.now();
+        let session = Session::new(0, &secret, viewpoint.reported(now), viewpoint.encoding())?;
         Ok(Network {
-            session: Session::new(
-                0,
-                &secret,
-                viewpoint.reported(clock.now()),
-                viewpoint.encoding(),
-            )?,
+            link: Link::new(now, connected, session),
+            next: None,
+            requested: 1,
             clock,
-            publisher,
             origin,
             keyring,
             secret,
             viewpoint,
-            socket,
             to_decoder: Some(to_decoder),
             received: Received::default(),
             figures,
@@ -124,13 +120,8 @@ impl Network {
             interval: CaptureInterval::default(),
             report_at: clock.now() + NO_ANSWER,
             media_by: None,
-            handled: clock.now(),
-            heard: clock.now(),
-            asked: clock.now(),
-            is_refused: false,
             look_at: clock.now(),
             send_errors: Kinds::default(),
-            unreachable: None,
         })
     }
 
@@ -146,10 +137,10 @@ impl Network {
     pub(crate) fn run(&mut self, is_over: impl Fn() -> bool) -> anyhow::Result<()> {
         udp::wake_precisely();
         while !is_over() {
-            self.receive()?;
+            self.link.receive(self.clock, &mut self.received)?;
             let now = self.clock.now();
             self.take_secret(now)?;
-            self.session.handle_timeout(now);
+            self.link.session.handle_timeout(now);
             self.take_events(now)?;
             self.look(now);
             if !self.hand_over(now) {
@@ -159,20 +150,20 @@ impl Network {
             self.transmit();
             self.update_figures(now);
             self.report(now);
-            self.socket
-                .wait(Some(self.timeout()))
-                .context("cannot wait")?;
+            let next = self.next.as_ref().map(|next| &next.link.socket);
+            let sockets: Vec<&UdpSocket> = next.into_iter().chain([&self.link.socket]).collect();
+            UdpSocket::wait_any(&sockets, self.timeout()).context("cannot wait")?;
         }
         Ok(())
     }
 
     /// Leaves the session, and returns the counts.
     pub(crate) fn finish(&mut self) -> Received {
+        self.drop_next();
         self.end_session();
-        self.session.viewer.close(Goodbye::Ended);
+        self.link.session.viewer.close(Goodbye::Ended);
         self.transmit();
         self.to_decoder = None;
-        self.received.kernel_drops += u64::from(self.socket.drops().unwrap_or_default());
         self.received.looked = self.viewpoint.looked();
         self.received
     }
@@ -184,12 +175,12 @@ impl Network {
         }
         let has_changed = self.viewpoint.look(now);
         let pose = self.viewpoint.reported(now);
-        self.session.viewer.set_pose(pose);
+        self.link.session.viewer.set_pose(pose);
         if has_changed {
-            let (publisher, is_looked_at) = (self.publisher, self.viewpoint.is_looked_at());
+            let (publisher, is_looked_at) = (self.link.publisher, self.viewpoint.is_looked_at());
             let layers = self.viewpoint.layers();
             tracing::debug!(%publisher, is_looked_at, layers, "selecting layers");
-            self.session.select(now, layers);
+            self.link.session.select(now, layers);
         }
     }
 
@@ -197,143 +188,190 @@ impl Network {
     fn take_secret(&mut self, now: Instant) -> anyhow::Result<()> {
         if let Some(secret) = self.keyring.poll()? {
             self.secret = TrackSecret::new(*secret);
-            if !self.session.is_open() {
-                self.session.again_at = Some(now);
+            if !self.link.session.is_open() {
+                self.link.session.again_at = Some(now);
             }
         }
         Ok(())
     }
 
-    fn receive(&mut self) -> anyhow::Result<()> {
-        let Network {
-            clock,
-            socket,
-            session,
-            received,
-            handled,
-            heard,
-            is_refused,
-            ..
-        } = self;
-        let taken = socket.receive(|datagram| {
-            if datagram.bytes.len() > DEFAULT_DATAGRAM {
-                received.refused.too_long += 1;
-                return;
-            }
-            // Never before what was handled already, whatever happens to the time of day.
-            *handled = (clock.now() - datagram.age).max(*handled);
-            let viewer = &mut session.viewer;
-            match viewer.handle_datagram(*handled, datagram.bytes, datagram.ecn) {
-                Ok(()) => {
-                    *heard = *handled;
-                    *is_refused = false;
-                    received.longest = received.longest.max(datagram.bytes.len());
-                }
-                Err(error) => tracing::debug!("datagram refused: {error}"),
-            }
-        });
-        match taken {
-            Ok(_) => Ok(()),
-            // The network says that the publisher cannot be reached at the moment.
-            Err(error) if udp::is_of_a_peer(&error) => {
-                self.received.unreachable += 1;
-                self.unreachable = Some(error.to_string());
-                self.is_refused |= error.kind() == ErrorKind::ConnectionRefused;
-                Ok(())
-            }
-            Err(error) => Err(error).context("cannot receive"),
-        }
-    }
-
     fn take_events(&mut self, now: Instant) -> anyhow::Result<()> {
-        if self.session.is_open() {
+        if self.link.session.is_open() {
             self.report_at = now + NO_ANSWER;
         }
-        while let Some(event) = self.session.viewer.poll_event() {
+        while let Some(event) = self.link.session.viewer.poll_event() {
             match event {
                 ViewerEvent::Opened(announcement) => {
                     self.end_replaced(now);
                     self.viewpoint.begin_again(now);
                     self.media_by = Some(now + NO_MEDIA);
                     self.received.sessions += 1;
-                    tracing::info!(publisher = %self.publisher, tracks = announcement.tracks.len(), "session opened");
-                    self.session
+                    tracing::info!(publisher = %self.link.publisher, tracks = announcement.tracks.len(), "session opened");
+                    self.link
+                        .session
                         .subscribe(now, announcement, self.viewpoint.layers());
                 }
                 ViewerEvent::Ended(reason) => self.ended(now, reason),
             }
         }
         self.look_for_media(now);
-        if self.session.is_open() && self.has_moved(now) {
-            tracing::warn!(publisher = %self.publisher, "the own address has changed; asking for another session");
-            self.session.again_at = Some(now);
+        if self.link.session.is_open() && self.has_moved(now) {
+            tracing::warn!(publisher = %self.link.publisher, "the own address has changed; asking for another session");
+            self.link.session.again_at = Some(now);
         }
-        self.choose(now);
-        if self.session.again_at.is_some_and(|at| at <= now) {
+        self.choose(now)?;
+        if self.link.session.again_at.is_some_and(|at| at <= now) {
             self.begin_again(now)?;
         }
-        if !self.session.is_open() && self.report_at <= now {
+        if !self.link.session.is_open() && self.report_at <= now {
             self.report_at = now + NO_ANSWER * 10;
-            let (publisher, network) = (self.publisher, self.unreachable.take());
+            let (publisher, network) = (self.link.publisher, self.link.unreachable.take());
             tracing::warn!(%publisher, network, "no answer: is `hawser publish` or a relay running there with the same key, and has it room for one more viewer?");
         }
         Ok(())
     }
 
-    /// Asks for a session at another source, if the controller names one and this one is of no use, or if the
-    /// stream comes from the publisher and a relay has room.
-    fn choose(&mut self, now: Instant) {
-        let publisher = self.publisher;
-        let receiver = self.session.viewer.receiver();
-        let contact = Contact {
-            address: publisher,
-            is_open: self.session.is_open(),
-            is_refused: self.is_refused,
-            silence: now.saturating_since(self.heard.max(self.asked)),
-            packets: receiver.map_or(0, |receiver| receiver.totals().packets),
-            wants_media: self.viewpoint.layers() > 0,
-        };
-        if self.origin.has_to_leave(&self.keyring, &contact) {
-            self.session.again_at = Some(now);
-        } else if self.session.is_open() && self.origin.has_better(publisher) {
-            tracing::info!(%publisher, "a relay has room; leaving the publisher");
-            self.session.viewer.close(Goodbye::Ended);
-            self.transmit();
-            self.session.again_at = Some(now);
+    /// Asks for a session at another source, if the controller names one and this one is of no use, or if a relay is
+    /// better. What works is kept until the other one serves.
+    fn choose(&mut self, now: Instant) -> anyhow::Result<()> {
+        if self.next.is_some() {
+            return self.take_next(now);
         }
+        let contact = self.link.contact(now, self.viewpoint.layers() > 0);
+        let leaves = self.origin.has_to_leave(&self.keyring, &contact);
+        if leaves && !contact.is_open {
+            self.link.session.again_at = Some(now);
+            return Ok(());
+        }
+        let connected = match (leaves, contact.is_open) {
+            (true, _) => self.origin.connect().ok(),
+            (false, true) => self.origin.better(contact.address),
+            (false, false) => None,
+        };
+        if let Some(connected) = connected {
+            let is_needed = leaves && contact.is_silent();
+            tracing::info!(from = %contact.address, to = %connected.1, is_needed, "asking another source");
+            let link = Link::new(now, connected, self.request(now)?);
+            self.next = Some(Next { link, is_needed });
+        }
+        Ok(())
+    }
+
+    /// Looks whether the other source that was asked serves, or is not needed after all.
+    fn take_next(&mut self, now: Instant) -> anyhow::Result<()> {
+        let (layers, heard) = (self.viewpoint.layers(), self.link.heard);
+        let Some(Next { link, is_needed }) = &mut self.next else {
+            return Ok(());
+        };
+        link.receive(self.clock, &mut self.received)?;
+        link.session.handle_timeout(now);
+        if !self.link.session.is_open() {
+            self.adopt(now);
+            return Ok(());
+        }
+        while let Some(event) = link.session.viewer.poll_event() {
+            match event {
+                ViewerEvent::Opened(announcement) => {
+                    self.received.sessions += 1;
+                    tracing::info!(publisher = %link.publisher, tracks = announcement.tracks.len(), "session opened");
+                    link.session.subscribe(now, announcement, layers);
+                }
+                ViewerEvent::Ended(_) => link.session.again_at = Some(now),
+            }
+        }
+        let contact = link.contact(now, layers > 0);
+        let limit = if contact.is_open { NO_MEDIA } else { ATTEMPT };
+        let has_failed = link.session.again_at.is_some()
+            || contact.is_refused
+            || now.saturating_since(link.asked) >= limit;
+        if *is_needed && heard > link.asked {
+            self.drop_next();
+        } else if contact.is_open && (*is_needed || layers == 0 || link.session.has_frame()) {
+            self.adopt(now);
+        } else if has_failed {
+            self.origin.pass_over(link.publisher);
+            self.drop_next();
+        }
+        Ok(())
+    }
+
+    /// Replaces the source of what is shown by the next one.
+    fn adopt(&mut self, now: Instant) {
+        let Some(Next {
+            mut link,
+            is_needed,
+        }) = self.next.take()
+        else {
+            return;
+        };
+        tracing::info!(from = %self.link.publisher, to = %link.publisher, "taking the stream from another source");
+        if !link.session.is_of_stream_of(&self.link.session) {
+            self.link.session.finish(now);
+        }
+        self.hand_over(now);
+        link.session.go_on_after(&self.link.session);
+        link.session.select(now, self.viewpoint.layers());
+        self.media_by = is_needed.then_some(now + NO_MEDIA);
+        let mut before = std::mem::replace(&mut self.link, link);
+        before.session.viewer.close(Goodbye::Ended);
+        before.transmit(self.clock, &mut self.received, &mut self.send_errors);
+        before.add_to(&mut self.received);
+    }
+
+    /// Leaves the source that was asked besides the one of what is shown.
+    fn drop_next(&mut self) {
+        if let Some(Next { mut link, .. }) = self.next.take() {
+            link.session.viewer.close(Goodbye::Ended);
+            link.transmit(self.clock, &mut self.received, &mut self.send_errors);
+            link.add_to(&mut self.received);
+        }
+    }
+
+    /// Returns the request for another session.
+    fn request(&mut self, now: Instant) -> anyhow::Result<Session> {
+        let number = self.requested;
+        self.requested += 1;
+        let pose = self.viewpoint.reported(now);
+        Session::new(number, &self.secret, pose, self.viewpoint.encoding())
     }
 
     /// Tells the user if messages arrive and packets of media do not: those are longer.
     fn look_for_media(&mut self, now: Instant) {
-        let Some(receiver) = self.session.viewer.receiver() else {
+        let Some(receiver) = self.link.session.viewer.receiver() else {
             return;
         };
-        if receiver.totals().packets > 0 || !self.session.is_open() {
+        if receiver.totals().packets > 0 || !self.link.session.is_open() {
             self.media_by = None;
         } else if self.media_by.is_some_and(|by| by <= now) {
             self.media_by = None;
-            tracing::warn!(publisher = %self.publisher, "the session is open, but no packet of media arrives: does the path carry packets of {MEDIA_MTU} bytes?");
+            tracing::warn!(publisher = %self.link.publisher, "the session is open, but no packet of media arrives: does the path carry packets of {MEDIA_MTU} bytes?");
         }
     }
 
     /// Hands over the rest of a session that another one has replaced.
     fn end_replaced(&mut self, now: Instant) {
-        let Some(receiver) = self.session.viewer.take_replaced() else {
+        let Some(receiver) = self.link.session.viewer.take_replaced() else {
             return;
         };
-        tracing::warn!(publisher = %self.publisher, "the publisher has started again");
-        self.session.assembler.finish(now);
+        tracing::warn!(publisher = %self.link.publisher, "the publisher has started again");
+        self.link.session.assembler.finish(now);
         self.hand_over(now);
         self.received.add_receiver(&receiver);
-        self.received.frames += *self.session.assembler.stats();
-        self.session.number += 1;
+        self.received.frames += *self.link.session.assembler.stats();
+        self.link.session.number = self.requested;
+        self.requested += 1;
     }
 
     fn ended(&mut self, now: Instant, reason: EndReason) {
-        self.session.again_at = Some(now + PAUSE);
+        let publisher = self.link.publisher;
+        let is_leaving = match reason {
+            EndReason::Left(why) => why != Goodbye::Revoked,
+            _ => false,
+        };
+        let goes_on = is_leaving && self.origin.was_left_by(publisher);
+        self.link.session.again_at = Some(if goes_on { now } else { now + PAUSE });
         self.keyring.ask_now();
-        if self.session.was_open() {
-            let publisher = self.publisher;
+        if self.link.session.was_open() {
             tracing::warn!(%publisher, %reason, "session ended; asking for another one");
         }
     }
@@ -341,38 +379,34 @@ impl Network {
     /// Returns whether packets to the publisher would leave from another address than that of the session,
     /// from which nothing has arrived for some time.
     fn has_moved(&mut self, now: Instant) -> bool {
-        if now < self.look_at.max(self.heard + QUIET) {
+        if now < self.look_at.max(self.link.heard + QUIET) {
             return false;
         }
         self.look_at = now + LOOK;
         let address = |socket: &UdpSocket| socket.local_address().ok().map(|address| address.ip());
-        let new = connected_to(self.publisher).ok();
-        new.is_some_and(|new| address(&new) != address(&self.socket))
+        let new = connected_to(self.link.publisher).ok();
+        new.is_some_and(|new| address(&new) != address(&self.link.socket))
     }
 
     /// Asks for a new session, at the next address if this one has not answered. The socket is a new
     /// one, because the viewer's own address may have changed.
     fn begin_again(&mut self, now: Instant) -> anyhow::Result<()> {
-        if !self.session.was_open() {
-            self.origin.pass_over(self.publisher);
+        if !self.link.session.was_open() {
+            self.origin.pass_over(self.link.publisher);
         }
         self.origin.refresh();
         match self.origin.connect() {
-            Ok((socket, publisher)) => {
-                self.received.kernel_drops += u64::from(self.socket.drops().unwrap_or_default());
-                self.socket = socket;
-                self.publisher = publisher;
+            Ok(connected) => {
                 self.end_session();
-                let number = self.session.number + 1;
-                let pose = self.viewpoint.reported(now);
-                self.session = Session::new(number, &self.secret, pose, self.viewpoint.encoding())?;
-                (self.asked, self.is_refused) = (now, false);
+                let mut link = Link::new(now, connected, self.request(now)?);
+                link.session.go_on_after(&self.link.session);
+                self.link = link;
                 self.report_at = self.report_at.max(now + NO_ANSWER);
             }
             Err(error) => {
                 self.received.unreachable += 1;
-                self.unreachable = Some(format!("{error:#}"));
-                self.session.again_at = Some(now + PAUSE);
+                self.link.unreachable = Some(format!("{error:#}"));
+                self.link.session.again_at = Some(now + PAUSE);
             }
         }
         Ok(())
@@ -384,10 +418,9 @@ impl Network {
             return;
         };
         self.next_figures = now + FIGURES_INTERVAL;
-        let session = &self.session;
+        let session = &self.link.session;
         let mut received = self.received;
-        received.add(&session.viewer, session.assembler.stats());
-        received.kernel_drops += u64::from(self.socket.drops().unwrap_or_default());
+        self.link.add_to(&mut received);
         received.looked = self.viewpoint.looked();
         let mut figures = figures.lock();
         figures.is_open = session.is_open();
@@ -401,22 +434,22 @@ impl Network {
         let Some(experience) = &mut self.experience else {
             return;
         };
-        let frames = *self.session.assembler.stats();
+        let frames = *self.link.session.assembler.stats();
         let (session, before) = self.experienced;
-        let before = if session == self.session.number {
+        let before = if session == self.link.session.number {
             before
         } else {
             FrameStats::default()
         };
-        self.experienced = (self.session.number, frames);
+        self.experienced = (self.link.session.number, frames);
         experience.handle_late(
             frames.undecodable.saturating_sub(before.undecodable),
             frames.without_track.saturating_sub(before.without_track),
         );
-        if !self.session.is_open() || self.viewpoint.layers() == 0 {
+        if !self.link.session.is_open() || self.viewpoint.layers() == 0 {
             experience.handle_pause();
         }
-        let (publisher, socket) = (self.publisher, &self.socket);
+        let (publisher, socket) = (self.link.publisher, &self.link.socket);
         experience.handle_timeout(now, || {
             Some(Packet {
                 protocol: Protocol::Udp,
@@ -431,12 +464,12 @@ impl Network {
         let Some(to_decoder) = &self.to_decoder else {
             return false;
         };
-        let session = self.session.number;
-        for (object, bytes) in self.session.chunks.drain(..) {
+        let session = self.link.session.number;
+        for (object, bytes) in self.link.session.chunks.drain(..) {
             to_decoder.send_chunk(session, object, bytes);
         }
-        while let Some(frame) = self.session.assembler.poll_frame() {
-            let captured = self.session.captured(now, &frame);
+        while let Some(frame) = self.link.session.poll_frame() {
+            let captured = self.link.session.captured(now, &frame);
             if let Some(experience) = &mut self.experience {
                 let (group, _) = frame.id;
                 captured.iter().for_each(|captured| {
@@ -448,8 +481,8 @@ impl Network {
             let to_decode = FrameToDecode {
                 session,
                 captured,
-                deadline: self.session.deadline(now, &frame),
-                tracks: Arc::clone(&self.session.tracks),
+                deadline: self.link.session.deadline(now, &frame),
+                tracks: Arc::clone(&self.link.session.tracks),
                 is_looked_at: self.viewpoint.is_looked_at(),
                 pose: self.viewpoint.moving(now),
                 frame,
@@ -464,20 +497,24 @@ impl Network {
     }
 
     fn transmit(&mut self) {
-        while let Some(message) = self.session.viewer.poll_transmit(self.clock.now()) {
-            if let Err(error) = self.socket.send(self.publisher, Ecn::NotEct, &message) {
-                // Messages are repeated, and reports follow each other.
-                self.is_refused |= error.kind() == ErrorKind::ConnectionRefused;
-                self.received.send_failures += 1;
-                if self.send_errors.is_new(&error) {
-                    tracing::warn!(publisher = %self.publisher, "cannot send: {error}; further such errors are counted only");
-                }
-            }
+        let next = self.next.as_mut().map(|next| &mut next.link);
+        for link in [&mut self.link].into_iter().chain(next) {
+            link.transmit(self.clock, &mut self.received, &mut self.send_errors);
         }
     }
 
     fn timeout(&self) -> Duration {
-        let due = self.session.poll_timeout();
+        let next = self
+            .next
+            .as_ref()
+            .and_then(|next| next.link.session.poll_timeout());
+        let due = self
+            .link
+            .session
+            .poll_timeout()
+            .into_iter()
+            .chain(next)
+            .min();
         let left = due.map(|due| due.saturating_since(self.clock.now()));
         left.map_or(STOP_POLL, |left| left.min(STOP_POLL))
     }
@@ -485,12 +522,9 @@ impl Network {
     /// Hands over what is left of the session, and adds its counts to those of all.
     fn end_session(&mut self) {
         let now = self.clock.now();
-        self.session.finish(now);
+        self.link.session.finish(now);
         self.hand_over(now);
-        let Session {
-            viewer, assembler, ..
-        } = &self.session;
-        self.received.add(viewer, assembler.stats());
+        self.link.add_to(&mut self.received);
     }
 }
 
@@ -525,9 +559,9 @@ mod tests {
     fn missing_answers_are_logged_after_each_session_request() {
         let mut network = network(&publisher());
         let later = network.clock.now() + 10 * NO_ANSWER;
-        network.session.again_at = Some(later);
+        network.link.session.again_at = Some(later);
         network.take_events(later).unwrap();
-        assert_eq!(network.session.number, 1);
+        assert_eq!(network.link.session.number, 1);
         assert_eq!(network.report_at, later + NO_ANSWER);
     }
 
@@ -535,16 +569,19 @@ mod tests {
     fn what_is_not_authentic_is_no_sign_of_the_publisher() {
         let publisher = publisher();
         let mut network = network(&publisher);
-        let to = network.socket.local_address().unwrap();
-        let heard = network.heard;
+        let to = network.link.socket.local_address().unwrap();
+        let heard = network.link.heard;
         for bytes in [&[0x41; 100][..], &[0; DEFAULT_DATAGRAM + 1]] {
             publisher.send_to(bytes, to).unwrap();
         }
         while network.received.refused.too_long == 0 {
-            network.socket.wait(Some(STOP_POLL)).unwrap();
-            network.receive().unwrap();
+            network.link.socket.wait(Some(STOP_POLL)).unwrap();
+            network
+                .link
+                .receive(network.clock, &mut network.received)
+                .unwrap();
         }
-        assert_eq!(network.heard, heard);
+        assert_eq!(network.link.heard, heard);
         network.end_session();
         assert_eq!(network.received.refused.total(), 2);
     }

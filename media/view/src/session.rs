@@ -3,7 +3,7 @@
 use crate::EncodingName;
 use anyhow::Context;
 use hawser_objects::{
-    Encodings, FrameAssembler, FrameConfig, ReceivedFrame, ReceiverConfig, ReceiverEvent,
+    Encodings, FrameAssembler, FrameConfig, FrameId, ReceivedFrame, ReceiverConfig, ReceiverEvent,
     TrackSecret, TrackTiming, Viewer, ViewerConfig,
 };
 use hawser_packets::feedback::Pose;
@@ -30,6 +30,11 @@ pub(crate) struct Session {
     encoding: EncodingName,
     /// The time from capture to deadline, if the publisher tells it.
     lifetime: Option<Duration>,
+    /// The start of the publisher that makes the stream, or that of the session before.
+    incarnation: Option<[u8; 16]>,
+    /// The first frame that is put together, until it is taken, and the newest one that was taken.
+    first: Option<ReceivedFrame>,
+    taken: Option<FrameId>,
     /// The time at which a new session is asked for, if this one has ended.
     pub(crate) again_at: Option<Instant>,
 }
@@ -65,6 +70,9 @@ impl Session {
             encodings: Encodings::default(),
             encoding,
             lifetime: None,
+            incarnation: None,
+            first: None,
+            taken: None,
             again_at: None,
         })
     }
@@ -81,6 +89,10 @@ impl Session {
 
     /// Selects up to `layers` of each announced track, or of one encoding of each source.
     pub(crate) fn subscribe(&mut self, now: Instant, announcement: Announcement, layers: u8) {
+        if self.incarnation.replace(announcement.incarnation) != Some(announcement.incarnation) {
+            // The frames of another start of the publisher are numbered from the beginning.
+            self.taken = None;
+        }
         self.encodings = Encodings::of(&announcement);
         let selected = self.selection(&announcement.tracks, layers);
         let tracks = announcement.tracks.iter();
@@ -147,6 +159,40 @@ impl Session {
             }
         }
         self.assembler.handle_timeout(now);
+    }
+
+    /// Returns whether a frame can be taken.
+    pub(crate) fn has_frame(&mut self) -> bool {
+        if self.first.is_none() {
+            self.first = self.assembler.poll_frame();
+        }
+        self.first.is_some()
+    }
+
+    /// Takes the next frame.
+    pub(crate) fn poll_frame(&mut self) -> Option<ReceivedFrame> {
+        loop {
+            let first = self.first.take();
+            let frame = first.or_else(|| self.assembler.poll_frame())?;
+            if self.taken < Some(frame.id) {
+                self.taken = Some(frame.id);
+                return Some(frame);
+            }
+        }
+    }
+
+    /// Returns whether both sessions are open and have the stream of one start of a publisher.
+    pub(crate) fn is_of_stream_of(&self, other: &Session) -> bool {
+        self.is_open() && self.incarnation == other.incarnation
+    }
+
+    /// Leaves out the frames up to the newest one that was taken from the session before, if the stream is the same.
+    pub(crate) fn go_on_after(&mut self, before: &Session) {
+        if !self.was_open() || self.is_of_stream_of(before) {
+            (self.incarnation, self.taken) = (before.incarnation, before.taken);
+            self.chunks
+                .retain(|(object, _)| self.taken < Some((object.group, object.object)));
+        }
     }
 
     /// Returns the round trip that relates the clocks; `None` before the first one.

@@ -16,7 +16,7 @@ pub struct SessionTimes {
     /// The time after which a request is repeated at first; then it is twice that.
     pub retry: Duration,
     /// The time without an authentic datagram after which another session is requested while this one is
-    /// open: the sender may have restarted. It answers each report, of which there is one
+    /// open: the sender may have restarted. It answers each report, of which there are four
     /// in a second.
     pub renew: Duration,
     /// The time without an authentic datagram after which the session has ended.
