@@ -216,6 +216,9 @@ impl Controlled {
         self.decisions
             .handle_paths(self.health.states(node, &self.echoes, now));
         self.decisions.handle_reached(self.echoes.reached(now));
+        if let Some(observer) = observer {
+            self.decisions.handle_arrivals(|flow| observer.newest(flow));
+        }
         self.decisions.handle_timeout(now);
         self.carry_out(node, observer, now)
             .unwrap_or_else(|error| error!("{error:#}"));

@@ -1,6 +1,6 @@
 use hawser_pathset::{JudgedPacket, PathTotals, Tracker};
 use hawser_replication_bpf::{Arrival, Arrivals, Verdict};
-use hawser_units::{FlowId, Instant, PathId};
+use hawser_units::{FlowId, Instant, MAX_PATHS, PathId};
 use std::time::Duration;
 
 /// Reads the arrival records of a receiver.
@@ -52,6 +52,11 @@ impl Observer {
     /// Returns the totals of a flow on a path, or `None` before its first record.
     pub(crate) fn totals(&self, flow: FlowId, path: PathId) -> Option<&PathTotals> {
         Some(self.tracker.flow(flow)?.path(path))
+    }
+
+    /// Returns the arrival times of a flow's newest copies, by path index, if any has arrived.
+    pub(crate) fn newest(&self, flow: FlowId) -> Option<&[Option<Instant>; MAX_PATHS]> {
+        self.tracker.newest(flow)
     }
 
     /// Returns the number of records that were lost because they were not read in time.

@@ -67,6 +67,13 @@ impl Judge {
         self.tally.add(packet)
     }
 
+    /// Handles the arrival times of the newest copies, by path index.
+    pub(crate) fn handle_arrivals(&mut self, newest: &[Option<Instant>; MAX_PATHS]) {
+        if let Algorithm::Evidence(judge) = &mut self.algorithm {
+            judge.handle_arrivals(newest);
+        }
+    }
+
     /// Applies a policy that is in force at the ingress.
     pub(crate) fn handle_policy(&mut self, policy: &Policy, now: Instant) {
         let Policy {

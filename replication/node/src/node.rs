@@ -16,7 +16,7 @@ use hawser_model::node::{Assignment, Observation, Receive, Send};
 use hawser_model::pair::{AssignedKeys, NodeKeys};
 use hawser_model::resource::Policy;
 use hawser_pathset::JudgedPacket;
-use hawser_units::{FlowId, Instant, PathId};
+use hawser_units::{FlowId, Instant, MAX_PATHS, PathId};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
@@ -280,6 +280,18 @@ impl ControlledNode {
                 epoch: policy.epoch,
                 window,
             });
+        }
+    }
+
+    /// Handles the arrival times of the newest copies of each received flow, by path index.
+    pub fn handle_arrivals<'a>(
+        &mut self,
+        newest: impl Fn(FlowId) -> Option<&'a [Option<Instant>; MAX_PATHS]>,
+    ) {
+        for (flow, index) in &self.plan.receives {
+            if let Some(newest) = newest(*flow) {
+                self.receives[*index].handle_arrivals(newest);
+            }
         }
     }
 

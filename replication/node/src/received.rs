@@ -5,7 +5,7 @@ use hawser_model::Name;
 use hawser_model::node::{Observation, Receive};
 use hawser_model::resource::{Mode, Policy, Selector};
 use hawser_pathset::JudgedPacket;
-use hawser_units::Instant;
+use hawser_units::{Instant, MAX_PATHS};
 use std::time::Duration;
 
 /// A pending degradation is resolved this long after the arrival deadline of its packets, even if
@@ -157,6 +157,11 @@ impl ReceivedFlow {
         self.judge.handle_packet(packet)
     }
 
+    /// Passes the arrival times of the newest copies to the judge, by path index.
+    pub(crate) fn handle_arrivals(&mut self, newest: &[Option<Instant>; MAX_PATHS]) {
+        self.judge.handle_arrivals(newest);
+    }
+
     /// Handles a request of the viewer.
     pub(crate) fn handle_request(&mut self, at: Instant) {
         if self.is_watched {
@@ -267,7 +272,7 @@ impl PendingDegradation {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hawser_units::{MAX_PATHS, PathId, PathSet, PolicyCode};
+    use hawser_units::{PathId, PathSet, PolicyCode};
 
     const DEADLINE: Duration = Duration::from_millis(200);
 

@@ -3,7 +3,7 @@ use crate::hash::Seeded;
 use crate::judged::JudgedPacket;
 use crate::packet::{Arrival, Packet};
 use crate::totals::FlowTotals;
-use hawser_units::{FlowId, Instant, MAX_FLOWS};
+use hawser_units::{FlowId, Instant, MAX_FLOWS, MAX_PATHS};
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
@@ -37,6 +37,7 @@ type Key = (FlowId, u64);
 struct Flow {
     totals: FlowTotals,
     gaps: GapDetector,
+    newest: [Option<Instant>; MAX_PATHS],
 }
 
 impl Tracker {
@@ -59,6 +60,8 @@ impl Tracker {
         let totals = &mut flow.totals.paths[arrival.path.index()];
         totals.arrivals += 1;
         totals.bytes.0 += u64::from(arrival.bytes);
+        let newest = &mut flow.newest[arrival.path.index()];
+        *newest = (*newest).max(Some(arrival.at));
 
         let key = (arrival.flow, arrival.sequence);
         match self.pending.entry(key) {
@@ -113,6 +116,11 @@ impl Tracker {
     /// Returns the totals of a flow, if any copy of it has arrived.
     pub fn flow(&self, flow: FlowId) -> Option<&FlowTotals> {
         self.flows[flow.index()].as_deref().map(|flow| &flow.totals)
+    }
+
+    /// Returns the arrival times of a flow's newest copies, by path index, if any has arrived.
+    pub fn newest(&self, flow: FlowId) -> Option<&[Option<Instant>; MAX_PATHS]> {
+        self.flows[flow.index()].as_deref().map(|flow| &flow.newest)
     }
 
     /// Returns how many packets were judged before their deadline because [`MAX_PENDING`] others

@@ -3,6 +3,8 @@ mod bound;
 mod evaluate;
 mod floor;
 mod history;
+mod protection;
+mod silence;
 mod trials;
 mod window;
 
@@ -188,6 +190,14 @@ impl Evidence {
             .get_or_insert(self.now + EVALUATION_INTERVAL);
     }
 
+    /// Handles the arrival times of the newest copies, by path index, in the mode `auto`: silence shows
+    /// before the deadline of any packet.
+    pub fn handle_arrivals(&mut self, newest: &[Option<Instant>; MAX_PATHS]) {
+        if let Some(trials) = &mut self.auto {
+            trials.silence.handle_arrivals(newest, self.code);
+        }
+    }
+
     /// Handles a policy that came into force. A policy that this judge did not propose makes it
     /// discard its evidence. If it adds paths, the set before is considered insufficient. The epoch
     /// tells the packets of policies apart in the mode `auto` only, since packets carry their path set.
@@ -207,6 +217,7 @@ impl Evidence {
         }
         if let Some(trials) = &mut self.auto {
             trials.begin(epoch, code);
+            trials.silence.repeat();
         }
         if code == before {
             return;
@@ -249,7 +260,8 @@ impl Evidence {
 
     /// Returns when [`Evidence::handle_timeout`] is due.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let silence = self.auto.as_ref().and_then(|auto| auto.silence.due());
+        let auto = self.auto.as_ref();
+        let silence = auto.and_then(|auto| auto.silence.due(self.since));
         self.evaluate_at.into_iter().chain(silence).min()
     }
 
@@ -317,11 +329,14 @@ impl Evidence {
 
     /// Notes a packet in the mode `auto`: whether it is of the policy in force, and that one has come.
     fn note_in_force(&mut self, packet: &JudgedPacket) {
-        let (now, silent_after) = (self.now.max(packet.at), self.config.silent_after);
+        let now = self.now.max(packet.at);
         let Some(trials) = &mut self.auto else {
             return;
         };
-        trials.silence.note(now, packet.is_gap(), silent_after);
+        trials.protection.begin(now);
+        if trials.silence.note(packet.at, packet.is_gap()) {
+            trials.protection.fail(now);
+        }
         if trials.is_left_with(packet.epoch) {
             self.observe();
             self.window.cut();

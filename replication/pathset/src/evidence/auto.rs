@@ -58,7 +58,10 @@ impl Evidence {
         let trials = self.auto.as_mut()?;
         if state.failure.is_none() {
             trials.meet(now);
-            return self.economise(from);
+            return self.protect().or_else(|| self.economise(from));
+        }
+        if state.is_in_vain {
+            trials.protection.end(now);
         }
         trials.fail_in_force(code, now);
         if let Some(path) = trials.verified.take() {
@@ -290,6 +293,56 @@ impl Evidence {
             .min_by_key(|(set, _)| (set.len(), Reverse(*set == self.code)))
     }
 
+    /// Returns whether the flow is to keep two paths that work.
+    pub(super) fn is_protected(&self) -> bool {
+        let trials = self.auto.as_ref();
+        let is_on = trials.is_some_and(|trials| trials.protection.is_on(self.now));
+        is_on && self.affordable() >= 2 && self.paths.len() >= 2
+    }
+
+    /// Returns whether a path alone would carry most packets, as far as is known.
+    fn works(&self, path: PathId) -> bool {
+        let stopped = self.auto.as_ref().map(|trials| trials.silence.stopped());
+        let is_stopped = stopped.is_some_and(|stopped| stopped.contains(path));
+        !is_stopped && self.promise(path) >= MIN_HELP_RATIO
+    }
+
+    /// Returns whether a set has enough paths that work.
+    fn protects(&self, set: PathSet) -> bool {
+        !self.is_protected() || set.iter().filter(|path| self.works(*path)).count() >= 2
+    }
+
+    /// Returns `set`, with the most useful other path if it protects the flow only with that.
+    pub(super) fn protected(&self, set: PathSet) -> PathSet {
+        if self.protects(set) {
+            return set;
+        }
+        let has_failed = |set: PathSet| {
+            let trials = self.auto.as_ref();
+            trials.is_some_and(|trials| trials.failures(set) > 0)
+        };
+        let others = self.paths.difference(set).iter();
+        let usable = others.filter(|path| self.works(*path) && !has_failed(set.with(*path)));
+        let best = usable.min_by(|a, b| {
+            let useful = self.promise(*b).total_cmp(&self.promise(*a));
+            let skew = |path: &PathId| self.history[path.index()].skew;
+            useful.then(skew(a).total_cmp(&skew(b)))
+        });
+        best.map_or(set, |best| set.with(best))
+    }
+
+    /// Returns the paths in force with another one, if they do not protect the flow.
+    fn protect(&self) -> Option<(PathSet, String)> {
+        let protected = self.protected(self.code);
+        let left = self.auto.as_ref()?.protection.left(self.now);
+        let reason = format!(
+            "{} in addition: two paths are kept for {}",
+            names(protected.difference(self.code)),
+            seconds(left)
+        );
+        (protected != self.code).then_some((protected, reason))
+    }
+
     /// Returns fewer paths that meet the aim, or one more path that may suffice alone.
     fn economise(&mut self, from: Instant) -> Option<(PathSet, String)> {
         let (now, code) = (self.now, self.code);
@@ -347,11 +400,16 @@ impl Evidence {
             let is_enough = damage.damaged == 0 || upper_limit(damage.damaged) <= tolerated;
             held >= *span && damage.packets > 0 && is_enough
         };
+        let has_sufficient = |set: &PathSet| {
+            let mut alone = set.iter().map(|path| PathSet::EMPTY.with(path));
+            alone.any(|one| meets(&one))
+        };
         let least = subsets(self.code)
             .filter(|set| !trials.is_blocked(*set, self.now) && !self.has_degraded(*set))
-            .filter(meets)
+            .filter(|set| meets(set) && self.protects(*set))
             .min_by(|a, b| {
-                let order = a.len().cmp(&b.len());
+                let has_better = has_sufficient(b).cmp(&has_sufficient(a));
+                let order = a.len().cmp(&b.len()).then(has_better);
                 order.then(self.skew(*a).total_cmp(&self.skew(*b)))
             })?;
         Some((least, damages[(trials.failures(least) as usize).min(2)].0))
@@ -386,38 +444,74 @@ impl Evidence {
         (self.damaged_intervals & mask).count_ones()
     }
 
-    /// Proposes all paths if nothing has arrived for too long: nothing is known any more.
+    /// Proposes all paths if nothing has arrived for too long: nothing is known any more. Replaces a
+    /// path that has stopped beside others.
     pub(super) fn handle_silence(&mut self) {
-        let Some(silent) = self
-            .auto
-            .as_mut()
-            .and_then(|auto| auto.silence.poll(self.now))
-        else {
+        let (now, since, code) = (self.now, self.since, self.code);
+        let Some(trials) = self.auto.as_mut().filter(|_| !code.is_empty()) else {
             return;
         };
+        let stopped = trials.silence.newly_stopped(code, since);
+        if !stopped.is_empty() {
+            trials.protection.fail(now);
+            self.replace_stopped(stopped);
+            return;
+        }
+        let Some((silent, has_failed)) = trials.silence.poll(now, since) else {
+            return;
+        };
+        if has_failed {
+            trials.protection.fail(now);
+        }
+        let all = self.all_affordable();
+        self.propose(
+            all,
+            format!(
+                "nothing has arrived for {}: {} are taken until packets show which are needed",
+                seconds(silent),
+                names(all)
+            ),
+        );
+    }
+
+    /// Proposes another path instead of those that have stopped, if there is one.
+    fn replace_stopped(&mut self, stopped: PathSet) {
+        let next = self.protected(self.code.difference(stopped));
+        if next.len() >= 2 {
+            let reason = format!(
+                "nothing arrives over {} any more: {} are taken",
+                names(stopped),
+                names(next)
+            );
+            self.propose(next, reason);
+        }
+    }
+
+    /// Returns all paths, as far as the budget allows. Without room for others beside those in force,
+    /// the others come first.
+    fn all_affordable(&self) -> PathSet {
         let affordable = self.affordable();
         let others = self.paths.difference(self.code).iter();
         let in_force = self.code.iter();
-        let all: PathSet = if self.code.len() < affordable {
+        if self.code.len() < affordable {
             in_force.chain(others).take(affordable).collect()
         } else {
-            // There is no room for others beside those that are silent.
             others.chain(in_force).take(affordable).collect()
-        };
-        if self.code.is_empty() || all == self.code {
+        }
+    }
+
+    /// Proposes paths that are not in force.
+    fn propose(&mut self, paths: PathSet, reason: String) {
+        if paths == self.code {
             return;
         }
-        let (probes, probe_every) = self.probing(all);
+        let (probes, probe_every) = self.probing(paths);
         self.proposal.propose(
             Judgement {
-                code: PolicyCode(all.bits()),
+                code: PolicyCode(paths.bits()),
                 probes,
                 probe_every,
-                reason: format!(
-                    "nothing has arrived for {}: {} are taken until packets show which are needed",
-                    seconds(silent),
-                    names(all)
-                ),
+                reason,
             },
             self.now,
         );

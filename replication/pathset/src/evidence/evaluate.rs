@@ -107,6 +107,11 @@ impl Evidence {
         if left.is_empty() {
             left = self.code.iter().min_by_key(useless).into_iter().collect();
         }
+        left = self.protected(left);
+        if left.len() < 2 && self.is_protected() {
+            // A path that was cut may be back before the other one fails.
+            return None;
+        }
         let reason = format!(
             "{} useless for {USELESS_AFTER} packets in a row",
             names(self.code.difference(left))

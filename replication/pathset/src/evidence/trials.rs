@@ -1,4 +1,6 @@
 use super::history::Backoff;
+use super::protection::Protection;
+use super::silence::Silence;
 use hawser_units::{Instant, PathSet};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,9 +10,6 @@ const FRESH: Duration = Duration::from_secs(30);
 
 /// A set that met the aim for this long has proved itself: its failures are forgotten.
 const PROVED: Duration = Duration::from_secs(60);
-
-/// The longest silence of a source that is not taken for a failure of its paths.
-const MAX_PAUSE: Duration = Duration::from_secs(64);
 
 /// The policies that were really in force, and what was observed of them.
 ///
@@ -34,6 +33,7 @@ pub(super) struct Trials {
     /// The path that copies are sent over to find out whether it suffices alone.
     pub(super) verified: Option<PathSet>,
     pub(super) silence: Silence,
+    pub(super) protection: Protection,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -62,17 +62,6 @@ struct Settled {
     rate: f64,
 }
 
-/// Detects that nothing arrives any more.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Silence {
-    /// The arrival of the last packet, by the judge's clock.
-    last: Option<Instant>,
-    /// The silence that is tolerated, which grows with each pause of the source.
-    tolerated: Duration,
-    /// Whether all paths were proposed because of the current silence.
-    is_noted: bool,
-}
-
 impl Trials {
     pub(super) fn new(silent_after: Duration) -> Self {
         Trials {
@@ -85,11 +74,8 @@ impl Trials {
             settling: Backoff::default(),
             searched: 0,
             verified: None,
-            silence: Silence {
-                last: None,
-                tolerated: silent_after,
-                is_noted: false,
-            },
+            silence: Silence::new(silent_after),
+            protection: Protection::default(),
         }
     }
 
@@ -245,33 +231,5 @@ impl Trials {
         self.settled = None;
         self.settling = Backoff::default();
         self.searched = 0;
-    }
-}
-
-impl Silence {
-    /// Notes a packet; `is_gap` is set for one that was lost.
-    pub(super) fn note(&mut self, now: Instant, is_gap: bool, silent_after: Duration) {
-        if std::mem::take(&mut self.is_noted) {
-            // Packets with the next numbers: the source paused, and the paths lost nothing.
-            self.tolerated = if is_gap {
-                silent_after
-            } else {
-                (self.tolerated * 2).min(MAX_PAUSE)
-            };
-        }
-        self.last = Some(now);
-    }
-
-    /// Returns when nothing has arrived for too long.
-    pub(super) fn due(&self) -> Option<Instant> {
-        let last = self.last.filter(|_| !self.is_noted)?;
-        Some(last + self.tolerated)
-    }
-
-    /// Returns for how long nothing has arrived, if that is too long, once for each silence.
-    pub(super) fn poll(&mut self, now: Instant) -> Option<Duration> {
-        self.due().filter(|due| *due <= now)?;
-        self.is_noted = true;
-        self.last.map(|last| now.saturating_since(last))
     }
 }

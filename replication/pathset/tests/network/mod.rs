@@ -2,19 +2,21 @@
 //! applies its judgements.
 #![allow(dead_code, reason = "each test uses its part")]
 
+pub(crate) mod outage;
 pub(crate) mod random;
 
 use hawser_netem::{
     Delay, ExtraDelay, Link, LinkConfig, Loss, Order, Probability, QueueLimit, Rate, Span,
 };
 use hawser_pathset::{Arrival, Evidence, JudgeEvent, JudgedPacket, Judgement, Successive, Tracker};
-use hawser_units::{Bitrate, ByteSize, FlowId, Instant, PathId, PathSet, PolicyCode};
+use hawser_units::{Bitrate, ByteSize, FlowId, Instant, MAX_PATHS, PathId, PathSet, PolicyCode};
+use std::collections::VecDeque;
 use std::time::Duration;
 
 /// The interval at which the receiver reads its records.
 const TICK: Duration = Duration::from_millis(10);
 
-/// The delay from a judgement to the policy at the sender.
+/// The delay from a judgement to the policy at the sender, if no other is set.
 const CONTROL_DELAY: Duration = Duration::from_millis(30);
 
 /// The time after which a copy that has not arrived counts as missing.
@@ -26,7 +28,11 @@ const PACKET: ByteSize = ByteSize(1500);
 /// The pacing interval of the packets of a frame: the rate of the sender's own link.
 const PACE: Duration = Duration::from_micros(30);
 
+/// The interval between frames, if no other is set.
 const FRAME: Duration = Duration::from_nanos(33_333_333);
+
+/// A longer gap between frames is a stall.
+const STALL: Duration = Duration::from_millis(200);
 
 /// A packet with a longer one-way delay is too late for its frame. The slowest of the two good
 /// paths of Table I takes 35 ms under variation, plus 13 ms for the longest train; the tolerance of
@@ -53,6 +59,12 @@ impl Judge {
             Judge::None => (),
             Judge::Successive(judge) => judge.handle_policy(epoch, code, probes, now),
             Judge::Evidence(judge) => judge.handle_policy(epoch, code, probes, now),
+        }
+    }
+
+    fn handle_arrivals(&mut self, newest: &[Option<Instant>; MAX_PATHS]) {
+        if let Judge::Evidence(judge) = self {
+            judge.handle_arrivals(newest);
         }
     }
 
@@ -101,11 +113,16 @@ pub(crate) struct Network {
     links: Vec<Link<Payload>>,
     shared: Option<Shared>,
     packets_per_frame: u64,
+    frame: Duration,
     pace: Duration,
+    control_delay: Duration,
+    /// The time in which the judge learns nothing.
+    blind: (Duration, Duration),
     first_number: u64,
     policy: Judgement,
     epoch: u32,
-    pending: Option<(Instant, Judgement)>,
+    /// Judgements on their way: when they arrive, and the epoch that they are about.
+    pending: VecDeque<(Instant, u32, Judgement)>,
     tracker: Tracker,
     judge: Judge,
     packets: Vec<Sent>,
@@ -136,11 +153,14 @@ impl Network {
             links,
             shared: None,
             packets_per_frame,
+            frame: FRAME,
             pace: PACE,
+            control_delay: CONTROL_DELAY,
+            blind: (Duration::ZERO, Duration::ZERO),
             first_number: u64::MAX - 1000 + seed,
             policy,
             epoch: 0,
-            pending: None,
+            pending: VecDeque::new(),
             tracker: Tracker::new(DEADLINE),
             judge,
             packets: Vec::new(),
@@ -150,9 +170,27 @@ impl Network {
         }
     }
 
+    /// Sends frames at this interval.
+    pub(crate) fn with_frames_every(mut self, frame: Duration) -> Self {
+        self.frame = frame;
+        self
+    }
+
     /// Spreads the packets of a frame over its time.
     pub(crate) fn paced(mut self) -> Self {
-        self.pace = FRAME / self.packets_per_frame as u32;
+        self.pace = self.frame / self.packets_per_frame as u32;
+        self
+    }
+
+    /// Lets judgements take this long until they are in force.
+    pub(crate) fn reacting_after(mut self, delay: Duration) -> Self {
+        self.control_delay = delay;
+        self
+    }
+
+    /// Keeps the judge from learning anything from `from` to `to`.
+    pub(crate) fn blind(mut self, from: Duration, to: Duration) -> Self {
+        self.blind = (from, to);
         self
     }
 
@@ -167,7 +205,7 @@ impl Network {
 
     /// Puts a policy into force that the judge did not propose.
     pub(crate) fn set(&mut self, code: u8) {
-        self.pending = None;
+        self.pending.clear();
         self.apply(Judgement {
             code: PolicyCode(code),
             probes: PathSet::EMPTY,
@@ -184,8 +222,14 @@ impl Network {
     pub(crate) fn run_to(&mut self, end: Duration) {
         while self.now < Instant::ZERO + end {
             let tick = self.now + TICK;
-            if let Some((_, policy)) = self.pending.take_if(|(at, _)| *at <= self.now) {
-                self.apply(policy);
+            while let Some((at, epoch, policy)) = self.pending.front().cloned()
+                && at <= self.now
+            {
+                self.pending.pop_front();
+                // The controller ignores judgements about another policy than the one in force.
+                if epoch == self.epoch {
+                    self.apply(policy);
+                }
             }
             self.send_until(tick);
             self.receive_until(tick);
@@ -206,7 +250,7 @@ impl Network {
         loop {
             let n = self.packets.len() as u64;
             let at = Instant::ZERO
-                + FRAME * (n / self.packets_per_frame) as u32
+                + self.frame * (n / self.packets_per_frame) as u32
                 + self.pace * (n % self.packets_per_frame) as u32;
             if at >= until {
                 return;
@@ -275,12 +319,22 @@ impl Network {
             sent.arrived.get_or_insert(at);
         }
         let judge = &mut self.judge;
+        let (from, to) = self.blind;
+        if (Instant::ZERO + from..Instant::ZERO + to).contains(&until) {
+            self.tracker.handle_timeout(until);
+            return;
+        }
         self.tracker
             .handle_timeout_with(until, |packet| judge.handle_packet(packet));
+        if let Some(newest) = self.tracker.newest(FlowId::try_from(1).unwrap()) {
+            judge.handle_arrivals(newest);
+        }
         judge.handle_timeout(until);
         while let Some(event) = judge.poll_event() {
             if let JudgeEvent::Judgement(judgement) = &event {
-                self.pending = Some((until + CONTROL_DELAY, judgement.clone()));
+                let arrives = until + self.control_delay;
+                self.pending
+                    .push_back((arrives, self.epoch, judgement.clone()));
             }
             self.events.push(event);
         }
@@ -311,6 +365,34 @@ impl Network {
             .filter(|frame| frame.iter().any(Sent::is_damaged))
             .count() as f64
             / frames.len() as f64
+    }
+
+    /// Returns the share of the time from `from` to `to` in which no frame became complete for so long
+    /// that the stream stalled.
+    pub(crate) fn stalled(&self, from: Duration, to: Duration) -> f64 {
+        let period = Instant::ZERO + from..Instant::ZERO + to;
+        let frames = self.packets.chunks_exact(self.packets_per_frame as usize);
+        let complete = frames.filter_map(|frame| {
+            let arrived: Option<Vec<_>> = frame.iter().map(|packet| packet.arrived).collect();
+            arrived?.into_iter().max()
+        });
+        let mut shown: Vec<_> = complete.filter(|at| period.contains(at)).collect();
+        shown.extend([period.start, period.end]);
+        shown.sort();
+        let gaps = shown
+            .windows(2)
+            .map(|pair| pair[1].saturating_since(pair[0]));
+        let stalled: Duration = gaps.filter(|gap| *gap > STALL).sum();
+        stalled.as_secs_f64() / (to - from).as_secs_f64()
+    }
+
+    /// Returns how often the policy's paths changed from `from` to `to`.
+    pub(crate) fn changes(&self, from: Duration, to: Duration) -> usize {
+        let pairs = self.in_force.windows(2);
+        let is_change = |pair: &&[(Duration, Judgement)]| {
+            pair[1].0 > from && pair[1].0 <= to && pair[0].1.code != pair[1].1.code
+        };
+        pairs.filter(is_change).count()
     }
 
     /// Returns the share of packets sent from `from` to `to` that arrived too late or not at all.

@@ -39,21 +39,21 @@ pub(crate) struct Fixed {
 }
 
 /// SplitMix64.
-struct Random(u64);
+pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
-    fn next(&mut self) -> u64 {
+    pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         mixed ^ (mixed >> 31)
     }
 
-    fn below(&mut self, end: u64) -> u64 {
+    pub(crate) fn below(&mut self, end: u64) -> u64 {
         self.next() % end
     }
 
-    fn within(&mut self, from: f64, to: f64) -> f64 {
+    pub(crate) fn within(&mut self, from: f64, to: f64) -> f64 {
         from + (to - from) * (self.next() >> 11) as f64 / (1u64 << 53) as f64
     }
 }
@@ -117,7 +117,12 @@ impl Scene {
 
     /// Runs the flow with a judge from the start of the scene.
     pub(crate) fn run(&self, judge: Judge) -> Network {
-        let mut network = self.network(judge, self.start);
+        self.run_with(judge, |network| network)
+    }
+
+    /// Runs the flow with a judge from the start of the scene, in a network that is changed first.
+    pub(crate) fn run_with(&self, judge: Judge, change: impl Fn(Network) -> Network) -> Network {
+        let mut network = change(self.network(judge, self.start));
         network.run_to(END);
         network
     }
