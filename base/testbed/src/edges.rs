@@ -183,13 +183,15 @@ impl<S: DeserializeOwned> Edges<S> {
     }
 
     /// As [`Edges::start_controlled`], where the egress may also replicate: the flows from the viewer to the source.
+    /// `further` returns the sections of further paths in an edge's file.
     pub fn start_controlled_both_ways(
         lab: &Lab,
         binary: &Path,
         directory: &Path,
         control: &impl Controller,
+        further: impl Fn(Edge) -> String,
     ) -> Result<Self> {
-        let paths = |edge| paths(lab, edge, Outer::V4);
+        let paths = |edge| paths(lab, edge, Outer::V4) + &further(edge);
         let viewers = &lab.addressing().viewer.near.device;
         let settings = |edge| match edge {
             Edge::Ingress => String::new(),

@@ -12,6 +12,14 @@ pub fn redirect(command: &mut Command, log: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Makes a command append its output and its errors to a log, which has those of an earlier process.
+pub fn redirect_again(command: &mut Command, log: &Path) -> Result<()> {
+    let output = File::options().create(true).append(true).open(log);
+    let output = output.with_context(|| format!("cannot write {}", log.display()))?;
+    command.stdout(output.try_clone()?).stderr(output);
+    Ok(())
+}
+
 /// Returns the last lines of a log, at most `count`, for an error that says why processes do not do what
 /// is expected.
 pub fn last_log_lines(log: &Path, count: usize) -> String {

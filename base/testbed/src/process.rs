@@ -73,6 +73,16 @@ impl Process {
         }
     }
 
+    /// Kills the child and its process group with SIGKILL, if it has not exited, and waits until it has.
+    pub fn kill(&mut self) -> io::Result<()> {
+        // Once the child has been waited for, its number may belong to another process.
+        if self.ended()?.is_none() {
+            killpg(self.pid(), Signal::SIGKILL)?;
+            self.ended = Some(self.child.wait()?);
+        }
+        Ok(())
+    }
+
     fn pid(&self) -> Pid {
         Pid::from_raw(
             i32::try_from(self.child.id()).expect("the kernel's process ids are positive i32"),
@@ -82,10 +92,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Once the child has been waited for, its number may belong to another process.
-        if !matches!(self.ended(), Ok(Some(_))) && killpg(self.pid(), Signal::SIGKILL).is_ok() {
-            let _ = self.child.wait();
-        }
+        let _ = self.kill();
     }
 }
 

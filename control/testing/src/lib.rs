@@ -6,7 +6,7 @@ use hawser_model::Name;
 use hawser_model::access::NewEnrolment;
 use hawser_model::resource::{Event, Flow, Tenant};
 use hawser_testbed::edges::{self, Controller as _};
-use hawser_testbed::logs::{last_log_line, redirect};
+use hawser_testbed::logs::{last_log_line, redirect, redirect_again};
 use hawser_testbed::netns::Namespace;
 use hawser_testbed::process::Process;
 use hawser_testbed::topology::{Edge, End, Lab, Link};
@@ -30,6 +30,8 @@ const POLL_INTERVAL: Duration = Duration::from_millis(20);
 pub struct Control {
     process: Process,
     namespace: Namespace,
+    binary: PathBuf,
+    configuration: PathBuf,
     /// The folder of its state: certificate authority, database, the first operator's token.
     state: PathBuf,
     log: PathBuf,
@@ -48,21 +50,34 @@ impl Control {
         let log = directory.join("controller.log");
         let configuration = directory.join("controller.toml");
         write_configuration(&configuration, &links, &state)?;
-        let mut command = Command::new(binary);
-        command.args(["controller", "--config"]).arg(&configuration);
+        let mut command = command(binary, &configuration);
         redirect(&mut command, &log)?;
         let mut control = Control {
             process: Process::spawn(&namespace, command)?,
             namespace,
+            binary: binary.to_owned(),
+            configuration,
             state,
             log,
             links,
         };
-        control.wait_until("responded", |control| {
-            control.ask(async |client| client.me().await).is_ok()
-        })?;
+        control.wait_until_responding()?;
         control.create_tenant()?;
         Ok(control)
+    }
+
+    /// Starts the controller again after it was killed, and waits until it responds. It appends to its log.
+    pub fn start_again(&mut self) -> Result<()> {
+        let mut command = command(&self.binary, &self.configuration);
+        redirect_again(&mut command, &self.log)?;
+        self.process = Process::spawn(&self.namespace, command)?;
+        self.wait_until_responding()
+    }
+
+    fn wait_until_responding(&mut self) -> Result<()> {
+        self.wait_until("responded", |control| {
+            control.ask(async |client| client.me().await).is_ok()
+        })
     }
 
     fn create_tenant(&self) -> Result<()> {
@@ -208,6 +223,12 @@ impl edges::Controller for Control {
     fn node(&self, edge: Edge) -> &End {
         &self.link(edge).far
     }
+}
+
+fn command(binary: &Path, configuration: &Path) -> Command {
+    let mut command = Command::new(binary);
+    command.args(["controller", "--config"]).arg(configuration);
+    command
 }
 
 /// Writes a configuration of the controller, which listens on all of its links.

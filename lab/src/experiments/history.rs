@@ -176,11 +176,16 @@ fn paths(code: u8) -> u32 {
 
 /// Returns the rows of a flow in an edge's trace with their times. The wall clock is read when a row is
 /// written, which is slightly later than the event. The minimum difference of the two clocks is
-/// therefore the best estimate of their offset.
+/// therefore the best estimate of their offset. The traces of agents that were killed are `EDGE.1.csv` and so on.
 fn rows(directory: &Path, edge: Edge, flow: &str, began_ns: u64) -> Result<Vec<(f64, Row)>> {
-    let path = directory.join(format!("{}.csv", edge.name()));
-    let rows: Result<Vec<Row>, _> = csv::Reader::from_path(&path)?.deserialize().collect();
-    let rows = rows.with_context(|| format!("cannot read {}", path.display()))?;
+    let edge = edge.name();
+    let killed = (1..).map(|number| directory.join(format!("{edge}.{number}.csv")));
+    let killed = killed.take_while(|path| path.exists());
+    let mut rows: Vec<Row> = Vec::new();
+    for path in killed.chain([directory.join(format!("{edge}.csv"))]) {
+        let read: Result<Vec<Row>, _> = csv::Reader::from_path(&path)?.deserialize().collect();
+        rows.extend(read.with_context(|| format!("cannot read {}", path.display()))?);
+    }
     let offset = rows
         .iter()
         .map(|row| row.unix_ns.saturating_sub(row.monotonic_ns))

@@ -1,7 +1,9 @@
 //! All parts at once: a stream is pushed through agents over four paths to an edge, behind which relays
 //! distribute it to viewers. A controller decides which paths it takes.
 
+mod coded;
 mod crowd;
+mod kill;
 mod network;
 mod report;
 mod scene;
@@ -18,19 +20,20 @@ use crate::programs::broadcast::{Broadcast, Needs};
 use crate::programs::push::{Places, PushSource};
 use crate::summary::{Case, Summary};
 use anyhow::{Context, Result, bail};
+use coded::CodedPath;
 use crowd::Crowd;
 use hawser_agent::Status;
 use hawser_io::clock::unix_ns;
-use hawser_qoe::Window;
 use hawser_testbed::edges::Edges;
 use hawser_testbed::topology::{Lab, Topology};
 use hawser_testing::Control;
-use hawser_units::{Bitrate, Instant};
+use hawser_units::Bitrate;
+use kill::{Program, RESTART, Running};
 use network::{Condition, PATHS, Phase};
 use scene::{Scene, Treatment};
-use score::{Score, Tables};
+use score::{Kill, Score, Tables};
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use venue::{NEIGHBOUR_DEVICE, Venue};
 
 /// The rate of the stream while the paths are calm, rounded.
@@ -101,7 +104,7 @@ impl Experiment for Whole {
             case
         });
         summary.cases = cases.collect();
-        for one in completed.iter().filter(|one| one.trial.without.is_none()) {
+        for one in completed.iter().filter(|one| one.trial.twist.is_none()) {
             add_gap_to_best_fixed(one.trial, summary);
         }
         report::write(summary, &completed, &run.out)
@@ -127,7 +130,7 @@ fn add_gap_to_best_fixed(scene: Scene, summary: &mut Summary) {
 }
 
 fn measure(scene: &Scene, run: &Run) -> Result<Outcome> {
-    let stage = Stage::set(scene, run)?;
+    let mut stage = Stage::set(scene, run)?;
     let played = stage.play(run)?;
     let ended = stage.end()?;
 
@@ -165,7 +168,10 @@ struct Stage {
     phases: Vec<Phase>,
     source: PushSource,
     edges: Edges<Status>,
+    /// The coded tunnel, if the stream may take it.
+    coded: Option<CodedPath>,
     control: Control,
+    killed: Option<Program>,
     emulator: Emulator,
     venue: Venue,
     lab: Lab,
@@ -216,7 +222,16 @@ impl Stage {
             &venue.neighbour,
         ])?;
         let mut control = Control::start(&lab, &run.hawser, &directory)?;
-        let edges = Edges::start_controlled_both_ways(&lab, &run.hawser, &directory, &control)?;
+        let coded = scene.has_tunnel();
+        let coded = coded.then(|| CodedPath::start(&lab, &run.hawser, &directory));
+        let coded = coded.transpose()?;
+        let edges =
+            Edges::start_controlled_both_ways(&lab, &run.hawser, &directory, &control, |edge| {
+                match coded {
+                    Some(_) => CodedPath::section(edge),
+                    None => String::new(),
+                }
+            })?;
         for flow in scene.flows(&lab) {
             control.create_flow(&flow)?;
         }
@@ -226,7 +241,9 @@ impl Stage {
             drive,
             phases,
             edges,
+            coded,
             control,
+            killed: scene.killed(),
             emulator,
             venue,
             lab,
@@ -234,7 +251,7 @@ impl Stage {
     }
 
     /// Plays the stream to all viewers while the network changes.
-    fn play(&self, run: &Run) -> Result<Played> {
+    fn play(&mut self, run: &Run) -> Result<Played> {
         let (lab, venue) = (&self.lab, &self.venue);
         let places = Places::across(lab);
         let mut broadcast = Broadcast::start(&places, &run.hawser, &self.directory, &self.source)?;
@@ -250,19 +267,27 @@ impl Stage {
         let others = VIEWERS - DECODING;
         let crowd = Crowd::start(&venue.audience, first, &broadcast.key(), others)?;
         broadcast.await_frames(&run.stop)?;
-        self.pause(run, &mut broadcast, CALM)?;
+        pause(run, &mut broadcast, CALM)?;
 
-        let (from_ns, before) = (unix_ns(), Sent::read(lab)?);
-        let mut beside_invalid = Vec::new();
-        for phase in &self.phases {
-            let links = links(lab, phase.condition, phase.length, &self.drive)?;
+        let (from_ns, before) = (unix_ns(), Sent::read(&self.lab)?);
+        let (mut beside_invalid, mut kills) = (Vec::new(), Vec::new());
+        for phase in self.phases.clone() {
+            let end = Instant::now() + phase.length;
+            let links = links(&self.lab, phase.condition, phase.length, &self.drive)?;
             self.emulator.change(links);
             let beside = self.cross_traffic(phase.condition, run)?;
-            self.pause(run, &mut broadcast, phase.length)?;
+            if let Some(program) = self.killed {
+                let due = program.is_due_after(phase.length);
+                pause(run, &mut broadcast, due)?;
+                kills.push(Kill::at(unix_ns(), phase.condition.name()));
+                self.kill(program, &mut broadcast, run)?;
+            }
+            let rest = end.saturating_duration_since(Instant::now());
+            pause(run, &mut broadcast, rest)?;
             beside_invalid.extend(beside.stop()?.invalid_because);
         }
-        let (to_ns, after) = (unix_ns(), Sent::read(lab)?);
-        self.pause(run, &mut broadcast, LAST_FRAMES)?;
+        let (to_ns, after) = (unix_ns(), Sent::read(&self.lab)?);
+        pause(run, &mut broadcast, LAST_FRAMES)?;
         let crowd = crowd.stop()?;
         let encoded = broadcast.encoded();
         broadcast.stop()?;
@@ -271,14 +296,28 @@ impl Stage {
             encoded: &encoded,
             viewers: tables.each_ref().map(PathBuf::as_path),
         };
-        let [from, to] = [from_ns, to_ns].map(Instant::from_nanos);
-        let window = Window::new(from, to).context("the measurement has a length")?;
         Ok(Played {
-            score: Score::read(&tables, crowd, window, self.source.fps)?,
+            score: Score::read(&tables, crowd, (from_ns, to_ns), kills, self.source.fps)?,
             from_ns,
             cost: before.cost_until(&after),
             beside_invalid,
         })
+    }
+
+    /// Kills a program, and starts it again after the time that systemd waits.
+    fn kill(&mut self, program: Program, broadcast: &mut Broadcast, run: &Run) -> Result<()> {
+        let mut running = Running {
+            control: &mut self.control,
+            edges: &mut self.edges,
+            coded: self.coded.as_mut(),
+            broadcast,
+            directory: &self.directory,
+        };
+        running.kill(program)?;
+        if run.stop.sleep(RESTART) {
+            bail!("stopped");
+        }
+        running.start_again(program)
     }
 
     /// Starts the traffic that competes with the stream on the default path.
@@ -292,16 +331,10 @@ impl Stage {
         ActiveCrossTraffic::start(&traffic, from, to, address, run.seed)
     }
 
-    fn pause(&self, run: &Run, broadcast: &mut Broadcast, duration: Duration) -> Result<()> {
-        if run.stop.sleep(duration) {
-            bail!("stopped");
-        }
-        broadcast.check_running()
-    }
-
     /// Stops agents, controller and links.
     fn end(self) -> Result<Ended> {
         self.edges.stop()?;
+        drop(self.coded);
         self.control.stop()?;
         Ok(Ended {
             emulation: self.emulator.stop()?,
@@ -311,6 +344,13 @@ impl Stage {
             source: self.source,
         })
     }
+}
+
+fn pause(run: &Run, broadcast: &mut Broadcast, duration: Duration) -> Result<()> {
+    if run.stop.sleep(duration) {
+        bail!("stopped");
+    }
+    broadcast.check_running()
 }
 
 impl Ended {

@@ -14,7 +14,7 @@ use std::process::Command;
 #[derive(Debug)]
 pub struct Broadcast {
     publisher: End,
-    relays: Vec<End>,
+    relays: Vec<Relay>,
     viewers: Vec<Viewer>,
     binary: PathBuf,
     directory: PathBuf,
@@ -28,6 +28,13 @@ pub enum Needs {
     Frames,
     /// Nothing, because its path may not bear the stream.
     Nothing,
+}
+
+#[derive(Debug)]
+struct Relay {
+    end: End,
+    namespace: Namespace,
+    configuration: PathBuf,
 }
 
 #[derive(Debug)]
@@ -89,11 +96,30 @@ impl Broadcast {
         let file = self.directory.join(format!("{name}.toml"));
         fs::write(&file, configuration)
             .with_context(|| format!("cannot write {}", file.display()))?;
-        let mut command = Command::new(&self.binary);
-        command.args(["relay", "--config"]).arg(file);
-        let relay = End::start(name, namespace, command, &self.directory)?;
-        self.relays.push(relay);
+        let command = relay_command(&self.binary, &file);
+        self.relays.push(Relay {
+            end: End::start(name, namespace, command, &self.directory)?,
+            namespace: namespace.clone(),
+            configuration: file,
+        });
         Ok(())
+    }
+
+    /// Kills the first relay with SIGKILL.
+    pub fn kill_first_relay(&mut self) -> Result<()> {
+        self.first_relay()?.end.kill()
+    }
+
+    /// Starts the first relay again after it was killed. It appends to its log.
+    pub fn start_first_relay_again(&mut self) -> Result<()> {
+        let binary = self.binary.clone();
+        let relay = self.first_relay()?;
+        let command = relay_command(&binary, &relay.configuration);
+        relay.end.start_again(&relay.namespace, command)
+    }
+
+    fn first_relay(&mut self) -> Result<&mut Relay> {
+        self.relays.first_mut().context("there is no relay")
     }
 
     /// Starts a viewer of a relay. Its table of frames is `NAME.csv`, which is returned. It may use the emulator's
@@ -140,7 +166,8 @@ impl Broadcast {
     /// Returns an error if a program has exited.
     pub fn check_running(&mut self) -> Result<()> {
         let viewers = self.viewers.iter_mut().map(|viewer| &mut viewer.end);
-        let mut all = viewers.chain(&mut self.relays).chain([&mut self.publisher]);
+        let relays = self.relays.iter_mut().map(|relay| &mut relay.end);
+        let mut all = viewers.chain(relays).chain([&mut self.publisher]);
         all.try_for_each(End::check_running)
     }
 
@@ -154,7 +181,14 @@ impl Broadcast {
                 Needs::Nothing => drop(end.stop()),
             }
         }
-        self.relays.into_iter().rev().try_for_each(End::stop)?;
+        let mut relays = self.relays.into_iter().rev();
+        relays.try_for_each(|relay| relay.end.stop())?;
         self.publisher.stop()
     }
+}
+
+fn relay_command(binary: &Path, configuration: &Path) -> Command {
+    let mut command = Command::new(binary);
+    command.args(["relay", "--config"]).arg(configuration);
+    command
 }

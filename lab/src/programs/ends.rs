@@ -3,7 +3,7 @@
 use super::decoders;
 use anyhow::{Context, Result, bail, ensure};
 use hawser_io::clock::unix_ns;
-use hawser_testbed::logs::{last_log_line, redirect};
+use hawser_testbed::logs::{last_log_line, redirect, redirect_again};
 use hawser_testbed::netns::Namespace;
 use hawser_testbed::process::Process;
 use hawser_testbed::topology::{Lab, Stop};
@@ -152,6 +152,22 @@ impl End {
             name,
             log,
         })
+    }
+
+    /// Kills the process with SIGKILL.
+    pub(super) fn kill(&mut self) -> Result<()> {
+        Ok(self.process.kill()?)
+    }
+
+    /// Starts a command in place of the process, which was killed. It appends to the log.
+    pub(super) fn start_again(
+        &mut self,
+        namespace: &Namespace,
+        mut command: Command,
+    ) -> Result<()> {
+        redirect_again(&mut command, &self.log)?;
+        self.process = Process::spawn(namespace, command)?;
+        Ok(())
     }
 
     /// Waits until the process has written the first row of its table. The publisher has then opened

@@ -4,7 +4,7 @@
 use super::certificates;
 use anyhow::{Context, Result, anyhow, ensure};
 use hawser_io::interface;
-use hawser_testbed::logs::{last_log_lines, redirect};
+use hawser_testbed::logs::{last_log_lines, redirect_again};
 use hawser_testbed::netns::Namespace;
 use hawser_testbed::process::Process;
 use hawser_testbed::topology::Lab;
@@ -30,14 +30,36 @@ pub const DEVICE: &str = "hawser-tun";
 pub const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The name in the certificates of client and server.
-const NAME: &str = "bench";
+pub const NAME: &str = "bench";
 
 /// The processes of client and server. They are stopped when this is dropped.
 #[derive(Debug)]
 pub struct TunnelProcesses {
     server: Process,
     client: Process,
+    binary: PathBuf,
+    /// The places of client and server.
+    places: [Namespace; 2],
     folder: PathBuf,
+}
+
+/// One of the two ends of a tunnel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// The end with the uplinks.
+    Client,
+    /// The other end.
+    Server,
+}
+
+impl Role {
+    /// The name in commands and of files.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Role::Client => "client",
+            Role::Server => "server",
+        }
+    }
 }
 
 /// The members of a tunnel client's status that show whether it is up.
@@ -70,8 +92,10 @@ impl TunnelProcesses {
             client_config(folder, uplinks),
         );
         Ok(TunnelProcesses {
-            server: spawn(binary, server, folder, "server", server_config)?,
-            client: spawn(binary, client, folder, "client", client_config)?,
+            server: start(binary, server, folder, Role::Server, &server_config)?,
+            client: start(binary, client, folder, Role::Client, &client_config)?,
+            binary: binary.to_owned(),
+            places: [client, server].map(Namespace::clone),
             folder: folder.to_owned(),
         })
     }
@@ -79,6 +103,26 @@ impl TunnelProcesses {
     /// Returns the process ids of the client and of the server.
     pub fn ids(&self) -> [u32; 2] {
         [self.client.id(), self.server.id()]
+    }
+
+    /// Kills one end with SIGKILL.
+    pub fn kill(&mut self, role: Role) -> Result<()> {
+        let process = match role {
+            Role::Client => &mut self.client,
+            Role::Server => &mut self.server,
+        };
+        Ok(process.kill()?)
+    }
+
+    /// Starts one end again after it was killed. It appends to its log.
+    pub fn start_again(&mut self, role: Role) -> Result<()> {
+        let [client, server] = &self.places;
+        let (process, place) = match role {
+            Role::Client => (&mut self.client, client),
+            Role::Server => (&mut self.server, server),
+        };
+        *process = spawn(&self.binary, place, &self.folder, role)?;
+        Ok(())
     }
 
     /// Waits until the client's session has `paths` paths and returns the client's inner address.
@@ -104,21 +148,27 @@ impl TunnelProcesses {
     }
 }
 
-fn spawn(
+/// Writes the configuration of one end and starts it.
+fn start(
     binary: &Path,
     namespace: &Namespace,
     folder: &Path,
-    role: &str,
-    config: String,
+    role: Role,
+    config: &str,
 ) -> Result<Process> {
-    let file = folder.join(format!("{role}.toml"));
+    let file = folder.join(format!("{}.toml", role.name()));
     fs::write(&file, config).with_context(|| format!("cannot write {}", file.display()))?;
+    spawn(binary, namespace, folder, role)
+}
+
+fn spawn(binary: &Path, namespace: &Namespace, folder: &Path, role: Role) -> Result<Process> {
+    let role = role.name();
     let mut command = Command::new(binary);
     command
         .args(["tunnel", role, "--config"])
-        .arg(file)
+        .arg(folder.join(format!("{role}.toml")))
         .env("RUST_LOG", "warn");
-    redirect(&mut command, &folder.join(format!("{role}.log")))?;
+    redirect_again(&mut command, &folder.join(format!("{role}.log")))?;
     Ok(Process::spawn(namespace, command)?)
 }
 

@@ -1,7 +1,7 @@
 //! `report.html`.
 
 use super::network::{Network, Phase};
-use super::scene::{Scene, Treatment};
+use super::scene::{Scene, Treatment, Twist};
 use super::{DECODING, Outcome, VIEWERS};
 use crate::experiment::Completed;
 use crate::plot::{Axis, Band, Mark, Plot, Series};
@@ -44,6 +44,39 @@ const COLUMNS: [(&str, &str, Shown); 12] = [
         "second_relay_fps_mean",
         Shown::Digits(1),
     ),
+];
+
+/// The columns of the table of killed programs.
+const KILL_COLUMNS: [(&str, &str, Shown); 9] = [
+    (
+        "longest gap after a kill (s)",
+        "kill_gap_s",
+        Shown::Digits(2),
+    ),
+    (
+        "worst of the other viewers",
+        "crowd_kill_gap_s",
+        Shown::Digits(2),
+    ),
+    (
+        "at the second relay",
+        "second_relay_kill_gap_s",
+        Shown::Digits(2),
+    ),
+    (
+        "longest gap at other times (s)",
+        "other_gap_s",
+        Shown::Digits(2),
+    ),
+    (
+        "after the kill in jitter",
+        "kill_gap_jitter_s",
+        Shown::Digits(2),
+    ),
+    ("cellular", "kill_gap_cellular_s", Shown::Digits(2)),
+    ("outage", "kill_gap_outage_s", Shown::Digits(2)),
+    ("l4s", "kill_gap_l4s_s", Shown::Digits(2)),
+    ("lossy", "kill_gap_lossy_s", Shown::Digits(2)),
 ];
 
 /// How a figure is shown.
@@ -134,7 +167,7 @@ fn section(
     let end = phases.last().map(Phase::to).unwrap_or_default();
     let x = || Axis::linear("time (s)").showing(0.0..=end.as_secs_f64());
     let plot = |title: &str, y: Axis, mark: Mark, points: fn(&Outcome) -> Vec<(f64, f64)>| {
-        let with_all_parts = ran.iter().filter(|one| one.trial.without.is_none());
+        let with_all_parts = ran.iter().filter(|one| one.trial.twist.is_none());
         let series = with_all_parts.map(|one| Series {
             name: one.trial.mode_name(),
             points: points(&one.outcome),
@@ -162,16 +195,42 @@ fn section(
             |outcome| outcome.paths.clone(),
         ),
     ];
-    let scenes: Vec<Scene> = ran.iter().map(|one| one.trial).collect();
-    Some(Section::new(
-        network.title(),
-        network.about(),
-        vec![
-            Item::Table(table(&scenes, summary)),
-            Item::figure("", panels),
-        ],
-    ))
+    let scenes = ran.iter().map(|one| one.trial);
+    let (killed, scenes): (Vec<Scene>, Vec<Scene>) =
+        scenes.partition(|scene| matches!(scene.twist, Some(Twist::Kill(_))));
+    let mut items = Vec::new();
+    if !scenes.is_empty() {
+        items.push(Item::Table(Table {
+            caption: MODES.to_owned(),
+            ..table(&scenes, &COLUMNS, summary)
+        }));
+        items.push(Item::figure("", panels));
+    }
+    if !killed.is_empty() {
+        items.push(Item::Table(Table {
+            caption: KILLS.to_owned(),
+            ..table(&killed, &KILL_COLUMNS, summary)
+        }));
+    }
+    Some(Section::new(network.title(), network.about(), items))
 }
+
+/// The text below the table of modes.
+const MODES: &str = "single: the default path. redirect: the path with the smallest round-trip time. replicate: a copy \
+                     on every path. evidence: copies on the paths that help. coded: in a tunnel over all paths, which \
+                     sends what is needed to recover lost packets. auto: the cheapest paths that suffice, of which the \
+                     tunnel is one. without-copies: no more than one copy of each packet. without-coding: no tunnel. \
+                     without-sender: the stream is sent in full, whatever the network bears. Whole frames: seen with all \
+                     details, of all that were captured. Sent for each byte: the bytes on all paths, for each byte of \
+                     the stream. Changes of the policy: how often other paths were chosen. Until the policy stays: the \
+                     longest time from a change of the network to the last choice of paths before the network changes \
+                     again; 0 if none was made.";
+
+/// The text below the table of killed programs.
+const KILLS: &str = "In each condition of the network the program is killed once, without a chance to say so, and \
+                     started again after a second. A gap is a time without a new frame that overlaps the four seconds \
+                     after the kill; at 15 frames per second it is never below 0.07 s. The gaps at other times show \
+                     what the network alone causes.";
 
 /// Returns the conditions as bands, if there are several.
 fn bands(phases: &[Phase]) -> Vec<Band> {
@@ -187,8 +246,9 @@ fn bands(phases: &[Phase]) -> Vec<Band> {
     every_other.map(band).collect()
 }
 
-fn table(scenes: &[Scene], summary: &Summary) -> Table {
-    let header = COLUMNS.map(|(heading, ..)| heading.to_owned());
+/// Returns a table of cases without a caption.
+fn table(scenes: &[Scene], columns: &[(&str, &str, Shown)], summary: &Summary) -> Table {
+    let header = columns.iter().map(|(heading, ..)| (*heading).to_owned());
     let header = std::iter::once("mode".to_owned()).chain(header).collect();
     let row = |scene: &Scene| {
         let case = summary.case(&scene.to_string());
@@ -198,16 +258,12 @@ fn table(scenes: &[Scene], summary: &Summary) -> Table {
         };
         let name = Cell::new(scene.mode_name());
         std::iter::once(name)
-            .chain(COLUMNS.iter().map(cell))
+            .chain(columns.iter().map(cell))
             .collect()
     };
     Table {
         header,
         rows: scenes.iter().map(row).collect(),
-        caption: "single: the default path. redirect: the path with the smallest round-trip time. replicate: a copy on \
-                  every path. evidence: copies on the paths that help. auto: the cheapest paths that suffice. \
-                  without-copies: no more than one copy of each packet. without-sender: the stream is sent in full, \
-                  whatever the network bears."
-            .to_owned(),
+        caption: String::new(),
     }
 }

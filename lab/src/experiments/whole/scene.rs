@@ -1,7 +1,9 @@
 //! The cases: a network, and what the controller does about it.
 
 use super::super::live;
-use super::network::Network;
+use super::coded;
+use super::kill::Program;
+use super::network::{Network, PATHS};
 use crate::programs::push::PushSource;
 use anyhow::Result;
 use hawser_model::resource::{Flow, Mode, Pruning, Selector};
@@ -24,8 +26,17 @@ const UDP: u8 = 17;
 pub(crate) struct Scene {
     pub(super) network: Network,
     pub(super) treatment: Treatment,
-    /// The part of the system that is left out.
-    pub(super) without: Option<Part>,
+    /// The difference from a plain case.
+    pub(super) twist: Option<Twist>,
+}
+
+/// A difference from a plain case.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Twist {
+    /// A part of the system is left out.
+    Without(Part),
+    /// A program is killed in each condition, and started again.
+    Kill(Program),
 }
 
 /// A part of the system.
@@ -33,6 +44,8 @@ pub(crate) struct Scene {
 pub(super) enum Part {
     /// Copies: every packet takes one path.
     Copies,
+    /// The coded tunnel.
+    Coding,
     /// The sender's adaptation to what the network bears.
     Sender,
 }
@@ -48,17 +61,20 @@ pub(super) enum Treatment {
     Replicate,
     /// On all paths, without those that do not help.
     Evidence,
+    /// In the coded tunnel over all paths.
+    Coded,
     /// On the cheapest paths that suffice.
     Auto,
 }
 
 impl Treatment {
     /// Those of which an operator chooses one for the network that is expected.
-    pub(super) const FIXED: [Treatment; 4] = [
+    pub(super) const FIXED: [Treatment; 5] = [
         Treatment::Single,
         Treatment::Redirect,
         Treatment::Replicate,
         Treatment::Evidence,
+        Treatment::Coded,
     ];
 
     /// Returns all treatments, in the order of tables.
@@ -72,6 +88,7 @@ impl Treatment {
             Treatment::Redirect => "redirect",
             Treatment::Replicate => "replicate",
             Treatment::Evidence => "evidence",
+            Treatment::Coded => "coded",
             Treatment::Auto => "auto",
         }
     }
@@ -80,7 +97,8 @@ impl Treatment {
         match self {
             Treatment::Single => Mode::Single,
             Treatment::Redirect => Mode::Redirect,
-            Treatment::Replicate => Mode::Replicate,
+            // On the only path that the flow may use.
+            Treatment::Replicate | Treatment::Coded => Mode::Replicate,
             Treatment::Evidence => Mode::Evidence,
             Treatment::Auto => Mode::Auto,
         }
@@ -88,11 +106,12 @@ impl Treatment {
 }
 
 impl Part {
-    const ALL: [Part; 2] = [Part::Copies, Part::Sender];
+    const ALL: [Part; 3] = [Part::Copies, Part::Coding, Part::Sender];
 
     fn name(self) -> &'static str {
         match self {
             Part::Copies => "copies",
+            Part::Coding => "coding",
             Part::Sender => "sender",
         }
     }
@@ -100,24 +119,66 @@ impl Part {
 
 impl Scene {
     /// Returns the scenes of all cases: every treatment in every network, and the changing network with each part left
-    /// out.
+    /// out and with each program killed.
     pub(super) fn all() -> Vec<Scene> {
-        let scenes =
-            |network| Treatment::all().map(move |treatment| Scene::new(network, treatment));
-        let without = Part::ALL.map(|part| Scene {
-            without: Some(part),
-            ..Scene::new(Network::Changing, Treatment::Auto)
+        let plain = |network| Treatment::all().map(move |treatment| Scene::new(network, treatment));
+        let twisted = |treatment, twist| Scene {
+            twist: Some(twist),
+            ..Scene::new(Network::Changing, treatment)
+        };
+        let without = Part::ALL.map(|part| twisted(Treatment::Auto, Twist::Without(part)));
+        let kill = Program::ALL.map(|program| {
+            let treatment = if program.is_of_tunnel() {
+                Treatment::Coded
+            } else {
+                Treatment::Auto
+            };
+            twisted(treatment, Twist::Kill(program))
         });
-        Network::all().flat_map(scenes).chain(without).collect()
+        let plain = Network::all().flat_map(plain);
+        plain.chain(without).chain(kill).collect()
     }
 
-    /// Returns the case of a network and a treatment, with all parts.
+    /// Returns the plain case of a network and a treatment.
     pub(super) fn new(network: Network, treatment: Treatment) -> Self {
         Scene {
             network,
             treatment,
-            without: None,
+            twist: None,
         }
+    }
+
+    /// Returns whether a part of the system is left out.
+    fn is_without(self, part: Part) -> bool {
+        self.twist == Some(Twist::Without(part))
+    }
+
+    /// Returns the program that is killed.
+    pub(super) fn killed(self) -> Option<Program> {
+        match self.twist {
+            Some(Twist::Kill(program)) => Some(program),
+            _ => None,
+        }
+    }
+
+    /// Returns whether the stream may take the coded tunnel.
+    pub(super) fn has_tunnel(self) -> bool {
+        match self.treatment {
+            Treatment::Coded => true,
+            Treatment::Auto => !self.is_without(Part::Coding),
+            _ => false,
+        }
+    }
+
+    /// Returns the numbers of the paths that the stream may take.
+    fn paths(self) -> Vec<u8> {
+        let mut paths: Vec<u8> = (1..=PATHS as u8).collect();
+        match self.treatment {
+            Treatment::Coded => paths = vec![coded::NUMBER],
+            _ if self.has_tunnel() => paths.push(coded::NUMBER),
+            _ => {}
+        }
+        paths
     }
 
     /// Returns the case of the same network and parts with another treatment.
@@ -128,16 +189,17 @@ impl Scene {
     /// The name of the case without that of the network.
     pub(super) fn mode_name(self) -> String {
         let treatment = self.treatment.name();
-        match self.without {
+        match self.twist {
             None => treatment.to_owned(),
-            Some(part) => format!("{treatment}/without-{}", part.name()),
+            Some(Twist::Without(part)) => format!("{treatment}/without-{}", part.name()),
+            Some(Twist::Kill(program)) => format!("{treatment}/kill-{}", program.name()),
         }
     }
 
     /// Returns the source of the stream. The recording's description is written to `directory`.
     pub(super) fn source(self, directory: &Path) -> Result<PushSource> {
         Ok(PushSource {
-            is_constant: self.without == Some(Part::Sender),
+            is_constant: self.is_without(Part::Sender),
             ..live::push_source(directory)?
         })
     }
@@ -171,11 +233,11 @@ impl Scene {
                 source_ports: None,
                 destination_ports: None,
             },
-            paths: Vec::new(),
+            paths: self.paths(),
             mode: self.treatment.mode(),
             trigger: None,
             pruning: Pruning {
-                budget_ratio: (self.without == Some(Part::Copies)).then_some(1.0),
+                budget_ratio: self.is_without(Part::Copies).then_some(1.0),
                 ..Pruning::default()
             },
             transparent: false,
@@ -186,5 +248,29 @@ impl Scene {
 impl fmt::Display for Scene {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.network.name(), self.mode_name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stream_may_take_the_tunnel_if_its_case_has_one() {
+        let scenes = Scene::all();
+        let paths = |name: &str| {
+            let scene = scenes.iter().find(|scene| scene.to_string() == name);
+            scene.map(|scene| (scene.has_tunnel(), scene.paths()))
+        };
+        let four = vec![1, 2, 3, 4];
+        for (name, expected) in [
+            ("lossy/evidence", (false, four.clone())),
+            ("lossy/coded", (true, vec![5])),
+            ("changing/auto/kill-relay", (true, vec![1, 2, 3, 4, 5])),
+            ("changing/auto/without-coding", (false, four)),
+            ("changing/coded/kill-tunnel-server", (true, vec![5])),
+        ] {
+            assert_eq!(paths(name), Some(expected), "{name}");
+        }
     }
 }

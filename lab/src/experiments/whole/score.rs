@@ -2,13 +2,16 @@
 
 use crate::record::read_table;
 use crate::summary::{Metrics, mean};
-use anyhow::Result;
+use anyhow::{Context, Result};
 use hawser_qoe::{Frame, Qoe, Window, measure_with, stall_threshold};
 use hawser_units::{Bitrate, ByteSize, Instant};
 use hawser_view::Row;
 use serde::Deserialize;
 use std::path::Path;
 use std::time::Duration;
+
+/// The time after a kill in which a gap is counted as its consequence: the program runs again after a second.
+const CONSEQUENCES: Duration = Duration::from_secs(4);
 
 /// A frame that a viewer saw. Times are nanoseconds since 1970.
 #[derive(Debug, Clone, Copy)]
@@ -46,9 +49,22 @@ pub(super) struct Watched {
     pub(super) overflow: u32,
 }
 
+/// A kill of a program, and the time after it in which a gap is counted as a consequence. Times are nanoseconds since
+/// 1970.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Kill {
+    from_ns: u64,
+    to_ns: u64,
+    /// The condition of the network.
+    condition: &'static str,
+}
+
 /// The frames of all viewers.
 pub(super) struct Score {
     window: Window,
+    /// The time of the measurement, nanoseconds since 1970.
+    span: (u64, u64),
+    kills: Vec<Kill>,
     /// The time between captures.
     interval: Duration,
     /// The frames that the publisher encoded.
@@ -61,12 +77,17 @@ impl Score {
     pub(super) fn read(
         tables: &Tables<'_>,
         crowd: Watched,
-        window: Window,
+        span: (u64, u64),
+        kills: Vec<Kill>,
         fps: f64,
     ) -> Result<Self> {
+        let (from, to) = (Instant::from_nanos(span.0), Instant::from_nanos(span.1));
+        let window = Window::new(from, to).context("the measurement has a length")?;
         let [first, slow, second] = tables.viewers.map(seen);
         Ok(Score {
             window,
+            span,
+            kills,
             interval: Duration::from_secs_f64(1.0 / fps),
             encoded: read_table(tables.encoded)?,
             decoding: [first?, slow?, second?],
@@ -114,7 +135,42 @@ impl Score {
             set("frame_delay_p95_ms", or_nan(viewer.qoe.frame_delay_p95_ms));
             set("throughput_mbps", viewer.qoe.throughput_mbps);
         }
+        self.add_gaps(&mut metrics);
         metrics
+    }
+
+    /// Adds the longest times without a new frame, if a program was killed: those that follow a kill, and the others.
+    fn add_gaps(&self, metrics: &mut Metrics) {
+        if self.kills.is_empty() {
+            return;
+        }
+        let [first, _, second] = &self.decoding;
+        let after_any = |frames: &[Seen]| longest(self.gaps(frames), |gap| self.has_followed(gap));
+        metrics.set("kill_gap_s", after_any(first));
+        let crowd = self.crowd.frames.iter().map(|frames| after_any(frames));
+        metrics.set("crowd_kill_gap_s", crowd.fold(0.0, f64::max));
+        metrics.set("second_relay_kill_gap_s", after_any(second));
+        let other = longest(self.gaps(first), |gap| !self.has_followed(gap));
+        metrics.set("other_gap_s", other);
+        for kill in &self.kills {
+            let after_this = longest(self.gaps(first), |gap| kill.is_followed_by(gap));
+            metrics.set(&format!("kill_gap_{}_s", kill.condition), after_this);
+        }
+    }
+
+    fn has_followed(&self, gap: &(u64, u64)) -> bool {
+        self.kills.iter().any(|kill| kill.is_followed_by(gap))
+    }
+
+    /// Returns the times between two frames of the measurement.
+    fn gaps<'a>(&self, frames: &'a [Seen]) -> impl Iterator<Item = (u64, u64)> + use<'a> {
+        let (from, to) = self.span;
+        let ready = frames.iter().map(|frame| frame.ready.as_nanos());
+        let mut ready: Vec<u64> = ready.filter(|at| (from..to).contains(at)).collect();
+        ready.extend([from, to]);
+        ready.sort_unstable();
+        let starts = ready.clone();
+        starts.into_iter().zip(ready.into_iter().skip(1))
     }
 
     /// Returns the frames per second of the viewer that decodes, in each second of the measurement.
@@ -160,6 +216,28 @@ impl Score {
             whole_ratio: whole.count() as f64 / captured,
         }
     }
+}
+
+impl Kill {
+    /// Returns a kill at this time, nanoseconds since 1970.
+    pub(super) fn at(from_ns: u64, condition: &'static str) -> Self {
+        Kill {
+            from_ns,
+            to_ns: from_ns + CONSEQUENCES.as_nanos() as u64,
+            condition,
+        }
+    }
+
+    fn is_followed_by(&self, &(from, to): &(u64, u64)) -> bool {
+        from < self.to_ns && to > self.from_ns
+    }
+}
+
+/// Returns the longest of the chosen gaps in seconds; 0 if there is none.
+fn longest(gaps: impl Iterator<Item = (u64, u64)>, is_chosen: impl Fn(&(u64, u64)) -> bool) -> f64 {
+    let chosen = gaps.filter(is_chosen);
+    let longest = chosen.map(|(from, to)| to - from).max();
+    longest.unwrap_or(0) as f64 / 1e9
 }
 
 /// The figures of a viewer.
@@ -219,15 +297,16 @@ mod tests {
             .collect()
     }
 
-    #[test]
-    fn viewers_have_figures_of_their_own() {
+    fn score(kills: Vec<Kill>) -> Score {
         let encoded = |number: u64| Encoded {
             captured_ns: at(number * 100).as_nanos(),
             bytes: 10_000,
             base_bytes: 2_000,
         };
-        let score = Score {
+        Score {
             window: Window::new(at(1000), at(3000)).unwrap(),
+            span: (at(1000).as_nanos(), at(3000).as_nanos()),
+            kills,
             interval: Duration::from_millis(100),
             encoded: (0..40).map(encoded).collect(),
             decoding: [frames(1), frames(2), Vec::new()],
@@ -235,7 +314,35 @@ mod tests {
                 frames: vec![frames(1), frames(4)],
                 overflow: 0,
             },
-        };
+        }
+    }
+
+    #[test]
+    fn gaps_after_kills_are_told_from_others() {
+        let mut score = score(vec![Kill {
+            from_ns: at(1500).as_nanos(),
+            to_ns: at(1800).as_nanos(),
+            condition: "lossy",
+        }]);
+        for (from, to) in [(1450, 1900), (2000, 2700)] {
+            let is_kept = |seen: &Seen| !(at(from)..at(to)).contains(&seen.ready);
+            score.decoding[0].retain(is_kept);
+        }
+        let metrics = score.metrics();
+        for (name, expected) in [
+            ("kill_gap_s", 0.5),
+            ("kill_gap_lossy_s", 0.5),
+            ("other_gap_s", 0.8),
+            ("crowd_kill_gap_s", 0.4),
+            ("second_relay_kill_gap_s", 2.0),
+        ] {
+            assert_eq!(metrics.get(name), Some(expected), "{name}");
+        }
+    }
+
+    #[test]
+    fn viewers_have_figures_of_their_own() {
+        let score = score(Vec::new());
         let metrics = score.metrics();
         for (name, expected) in [
             ("fps_mean", 10.0),
@@ -254,6 +361,7 @@ mod tests {
         ] {
             assert_eq!(metrics.get(name), Some(expected), "{name}");
         }
+        assert_eq!(metrics.get("kill_gap_s"), None);
         assert_eq!(score.captured_fps(), 10.0);
     }
 }
