@@ -26,12 +26,14 @@ mod huffman;
 pub mod pull;
 pub mod rate;
 pub mod rgbd;
+mod tracks;
 pub mod zstd;
 
 pub use chunks::{ChunkConfig, ChunkDecoder, ChunkEncoder, PartialCloud};
 pub use draco::{DracoDecoder, DracoEncoder};
 pub use rate::{Choices, RateControl};
 pub use rgbd::{RgbdDecoder, RgbdEncoder};
+pub use tracks::{Damage, TrackJob, decode_tracks};
 pub use zstd::{ZstdDecoder, ZstdEncoder};
 
 use hawser_cloud::{Cloud, MAX_POINTS, View};

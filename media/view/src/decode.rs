@@ -5,9 +5,8 @@ use crate::metrics::DecodedFrames;
 use crate::record::Recorder;
 use crate::row::Row;
 use crate::summary::Decoded;
-use crate::tracks::{Damage, TrackJob, decode_tracks};
 use hawser_cloud::{Cloud, Extent, Pose};
-use hawser_codec::{Codec, FrameDecoder};
+use hawser_codec::{Codec, Damage, FrameDecoder, TrackJob, decode_tracks};
 use hawser_io::clock::SteadyClock;
 use hawser_objects::ReceivedFrame;
 use hawser_packets::media::ObjectId;
@@ -268,12 +267,15 @@ impl Decoding {
             }
             Err(damage) => {
                 let (group, object) = frame.id;
-                tracing::warn!(group, object, "frame cannot be decoded: {damage}");
                 let damaged = &mut self.decoded.lock().damaged;
-                match damage {
-                    Damage::Invalid(_) => damaged.invalid += 1,
-                    Damage::TooManyPoints { .. } => damaged.too_many_points += 1,
-                }
+                let (count, hint) = match damage {
+                    Damage::Invalid(_) => (&mut damaged.invalid, ""),
+                    Damage::TooManyPoints { .. } => {
+                        (&mut damaged.too_many_points, "; --max-points allows more")
+                    }
+                };
+                *count += 1;
+                tracing::warn!(group, object, "frame cannot be decoded: {damage}{hint}");
             }
         }
     }

@@ -27,7 +27,6 @@ mod save;
 mod session;
 mod summary;
 mod table;
-mod tracks;
 mod until;
 mod viewpoint;
 

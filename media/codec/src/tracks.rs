@@ -1,7 +1,7 @@
 //! The tracks of a frame, which are decoded at the same time.
 
+use crate::{Codec, DecodeError, Frame, FrameDecoder, PartialCloud};
 use hawser_cloud::Cloud;
-use hawser_codec::{Codec, DecodeError, Frame, FrameDecoder, PartialCloud};
 use parking_lot::Mutex;
 use std::borrow::Cow;
 use std::mem;
@@ -10,25 +10,35 @@ use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::thread;
 
-/// A track of a frame that is to be decoded.
-pub(crate) struct TrackJob<'a> {
+/// A track of a frame that is to be decoded, with its payloads.
+pub struct TrackJob<'a> {
     decoder: &'a mut FrameDecoder,
     parts: Vec<Cow<'a, [u8]>>,
     /// The points that were decoded as they arrived.
     ahead: PartialCloud,
 }
 
-/// The reason why a frame cannot be decoded.
+/// The reason why a frame of several tracks cannot be decoded.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Damage {
+pub enum Damage {
+    /// A track cannot be decoded.
     #[error("{0}")]
     Invalid(#[from] DecodeError),
-    #[error("its tracks announce {points} points or pixels; --max-points allows {most} in a frame")]
-    TooManyPoints { points: usize, most: usize },
+    /// The tracks have too many points.
+    #[error("its tracks announce {points} points or pixels; {most} are allowed in a frame")]
+    TooManyPoints {
+        /// The number that they announce.
+        points: usize,
+        /// The number that is allowed.
+        most: usize,
+    },
 }
 
-/// Returns the points of all tracks. Nothing is decoded if the tracks announce more than `most` points.
-pub(crate) fn decode_tracks(jobs: Vec<TrackJob<'_>>, most: usize) -> Result<Cloud, Damage> {
+/// Returns the points of all tracks.
+///
+/// # Errors
+/// If a track cannot be decoded, or the tracks announce more than `most` points; then nothing is decoded.
+pub fn decode_tracks(jobs: Vec<TrackJob<'_>>, most: usize) -> Result<Cloud, Damage> {
     let points = jobs.iter().map(TrackJob::max_points).sum();
     if points > most {
         return Err(Damage::TooManyPoints { points, most });
@@ -84,7 +94,7 @@ impl<'a> TrackJob<'a> {
     ///
     /// # Errors
     /// If the codec is not known.
-    pub(crate) fn new(
+    pub fn new(
         codec: Option<Codec>,
         decoder: &'a mut FrameDecoder,
         layers: &'a [Vec<Arc<[u8]>>],
@@ -126,9 +136,9 @@ fn borrowed<'a>(parts: &'a [Cow<'_, [u8]>]) -> Vec<&'a [u8]> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rgbd::Layers;
+    use crate::{ChunkEncoder, Encoded, Encoder, RgbdEncoder, Setting, ZstdEncoder};
     use hawser_cloud::{Camera, Extrinsics, Intrinsics, Performer, View};
-    use hawser_codec::rgbd::Layers;
-    use hawser_codec::{ChunkEncoder, Encoded, Encoder, RgbdEncoder, Setting, ZstdEncoder};
     use std::time::Duration;
 
     type Payloads = Vec<Vec<Arc<[u8]>>>;
