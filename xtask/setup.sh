@@ -1,6 +1,6 @@
 #!/bin/sh
 # Installs the missing packages for building and running Hawser. With `checks`, installs those for `make test`, and with
-# `hostile`, `fuzz`, `bench`, `flamegraph`, `codecs`, `kernels`, `package`, `arm64` or `package-test` those for the target of `make` with this name.
+# `hostile`, `fuzz`, `bench`, `flamegraph`, `codecs`, `kernels`, `package`, `page`, `arm64` or `package-test` those for the target of `make` with this name.
 # Prints what it installs, and does nothing if nothing is missing.
 set -eu
 
@@ -26,6 +26,14 @@ needed_by_checks='
 etcd                         etcd-server       etcd
 curl                         curl              curl
 qemu-aarch64                 qemu-user         qemu-user
+'
+# For `make page`, and to test it in a browser.
+needed_by_page='
+node                         nodejs            nodejs
+npm                          npm               nodejs-npm
+'
+needed_by_browser='
+chromium                     chromium          chromium
 '
 # For xtask/schemathesis.sh, which is also part of `make test` and installs the rest from PyPI.
 needed_by_hostile='
@@ -234,7 +242,7 @@ require_rust
 case ${1-} in
 '') install_packages "$needed" ;;
 checks)
-    install_packages "$needed_by_checks$needed_by_hostile$needed_by_arm64"
+    install_packages "$needed_by_checks$needed_by_hostile$needed_by_arm64$needed_by_page$needed_by_browser"
     install_check_tools
     mount_bpf
     ;;
@@ -243,6 +251,10 @@ fuzz) install_packages "$needed_by_fuzz" ;;
 bench) install_packages "$needed_by_bench" ;;
 flamegraph) install_packages "$needed_by_bench$needed_by_flamegraph" ;;
 codecs) install_packages "$needed_by_codecs" ;;
+page)
+    install_packages "$needed_by_page"
+    install_target wasm32-unknown-unknown
+    ;;
 package) install_packages "$needed_by_package" ;;
 arm64)
     install_packages "$needed_by_arm64"

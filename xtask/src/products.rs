@@ -15,7 +15,7 @@ const FOR_PRODUCTS: &[&str] = &["hawser-client", "hawser-model"];
 pub(crate) const PRODUCTS: &[&str] = &["replication", "tunnel", "media"];
 
 /// The folders in which products meet: they import anything. Nothing else but [`PACKAGING`] imports them, and tests.
-const MEETINGS: &[&str] = &["lab", "cli", "fuzz", PACKAGING];
+const MEETINGS: &[&str] = &["lab", "cli", "fuzz", "web", PACKAGING];
 
 /// The folder that describes the programs to install.
 const PACKAGING: &str = "packaging";

@@ -33,6 +33,9 @@ const KERNEL: &str = "kernel-tests";
 /// The feature that tests require which need programs of others: `make interop` runs them.
 const INTEROP: &str = "interop-tests";
 
+/// The feature that tests require which need the viewer's page: its decoder in WASM.
+const PAGE: &str = "page-tests";
+
 /// Number of test programs that run at the same time.
 const PROGRAMS_AT_ONCE: usize = 2;
 
@@ -109,6 +112,16 @@ pub(crate) fn test(workspace: &Metadata) -> Result<()> {
             tests_alone(workspace, product, &hides, count)
         })?;
     }
+    run.step("tests: decoder in WASM", |count| {
+        let mut tests = cargo_command(&TESTS);
+        for test in tests_of(workspace, |requires| requires(PAGE)) {
+            tests.args(["--test", &test]);
+        }
+        match without_page()? {
+            Some(reason) => Ok(Outcome::Skipped(reason)),
+            None => self::run(tests, &[], &threads()?, count, |_| true),
+        }
+    })?;
     run.step("tests: coding on ARM", arm_tests)?;
     run.tests_with_features(workspace, &root)?;
     run.step("hostile requests", |_| hostile_requests(workspace))?;
@@ -149,6 +162,8 @@ impl Run {
             pure_crates(workspace)
         })?;
         self.step("licences", |_| licences())?;
+        // Programs contain it.
+        self.step("viewer's page", |_| page(workspace))?;
         self.step("programs and lints", |_| {
             let mut build = cargo_command(&TESTS);
             build.args(["--lib", "--bins", "--examples", "--tests", "--benches"]);
@@ -262,6 +277,31 @@ fn pure_crates(workspace: &Metadata) -> Result<Outcome> {
     outcome(check)
 }
 
+/// Builds the viewer's page, with which the programs are built next, and checks its sources.
+fn page(workspace: &Metadata) -> Result<Outcome> {
+    if let Some(reason) = without_page()? {
+        return Ok(Outcome::Skipped(reason));
+    }
+    let web = workspace.workspace_root.join("web");
+    let mut build = Command::new(web.join("build.sh"));
+    build.env("CARGO_TARGET_DIR", &workspace.target_directory);
+    let mut check = Command::new("npm");
+    check.args(["run", "--silent", "check"]);
+    check.current_dir(web.join("viewer"));
+    Ok(match outcome(build)? {
+        Outcome::Passed => outcome(check)?,
+        other => other,
+    })
+}
+
+/// Returns the reason that the viewer's page cannot be built, if there is one.
+fn without_page() -> Result<Option<String>> {
+    let tools = ["node", "npm"].into_iter();
+    let missing = { tools }.find(|tool| !machine::succeeds(tool, &["--version"]));
+    let missing = missing.map(|tool| format!("needs {tool}"));
+    Ok(missing.or(without_target(PURE_TARGET)?))
+}
+
 /// Returns the reason that programs for `target` cannot be compiled, if there is one.
 fn without_target(target: &str) -> Result<Option<String>> {
     let installed = Command::new("rustc")
@@ -366,7 +406,7 @@ fn pure(workspace: &Metadata) -> Command {
     let mut command = cargo_command(&TESTS);
     command.args(["--lib", "--bins", "--examples"]);
     for test in tests_of(workspace, |requires| {
-        ![EBPF, NETWORK, REAL_TIME, KERNEL, INTEROP]
+        ![EBPF, NETWORK, REAL_TIME, KERNEL, INTEROP, PAGE]
             .into_iter()
             .any(requires)
     }) {

@@ -41,14 +41,15 @@ pub(crate) fn check(root: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Returns the pages and sources of a folder, without hidden folders and `target`.
+/// Returns the pages and sources of a folder, without hidden folders, `target`, and packages of npm.
 fn files(folder: &Path) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let extension = path.extension().unwrap_or_default().to_string_lossy();
-        if path.is_dir() && !name.starts_with('.') && name != "target" {
+        let is_of_others = ["target", "node_modules"].contains(&&*name);
+        if path.is_dir() && !name.starts_with('.') && !is_of_others {
             files.extend(self::files(&path)?);
         } else if path.is_file() && ["md", "rs", "c", "h"].contains(&&*extension) {
             files.push(path);

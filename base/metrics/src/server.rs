@@ -1,4 +1,4 @@
-//! Serves pages of metrics over HTTP.
+//! Serves pages of metrics over HTTP, and other pages with the same limits.
 
 use crate::{Metrics, page};
 use axum::Router;
@@ -70,14 +70,14 @@ pub async fn serve<M: Metrics + 'static>(
     prefix: &'static str,
     figures: impl Fn() -> M + Clone + Send + Sync + 'static,
 ) -> io::Result<()> {
-    let listener = bind(address).await?;
+    let listener = bind(address, "metrics").await?;
     tokio::spawn(accept(listener, router(prefix, figures), REQUEST_TIMEOUT));
     Ok(())
 }
 
-async fn bind(address: SocketAddr) -> io::Result<TcpListener> {
+async fn bind(address: SocketAddr, content: &str) -> io::Result<TcpListener> {
     TcpListener::bind(address).await.map_err(|error| {
-        let message = format!("cannot serve metrics at {address}: {error}");
+        let message = format!("cannot serve {content} at {address}: {error}");
         io::Error::new(error.kind(), message)
     })
 }
@@ -92,14 +92,27 @@ pub fn serve_in_thread<M: Metrics + 'static>(
     prefix: &'static str,
     figures: impl Fn() -> M + Clone + Send + Sync + 'static,
 ) -> io::Result<SocketAddr> {
+    serve_router_in_thread(address, "metrics", router(prefix, figures))
+}
+
+/// Serves the answers of a router, with the limits of metrics: one request for each connection, and few connections. The
+/// thread has the name of the content.
+///
+/// # Errors
+/// As those of [`serve_in_thread`].
+pub fn serve_router_in_thread(
+    address: SocketAddr,
+    content: &'static str,
+    router: Router,
+) -> io::Result<SocketAddr> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    let listener = runtime.block_on(bind(address))?;
+    let listener = runtime.block_on(bind(address, content))?;
     let address = listener.local_addr()?;
-    let accept = accept(listener, router(prefix, figures), REQUEST_TIMEOUT);
+    let accept = accept(listener, router, REQUEST_TIMEOUT);
     thread::Builder::new()
-        .name("metrics".to_owned())
+        .name(content.to_owned())
         .spawn(move || runtime.block_on(accept))?;
     Ok(address)
 }
@@ -139,7 +152,7 @@ async fn answer(stream: TcpStream, router: Router) {
         .max_buf_size(MAX_HEAD_BYTES);
     let service = TowerToHyperService::new(router);
     if let Err(error) = http.serve_connection(TokioIo::new(stream), service).await {
-        tracing::debug!("cannot answer a request for metrics: {error}");
+        tracing::debug!("cannot answer a request: {error}");
     }
 }
 

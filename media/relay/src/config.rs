@@ -26,6 +26,8 @@ pub struct Config {
     pub state: PathBuf,
     /// The loopback address at which metrics are served.
     pub metrics: Option<SocketAddr>,
+    /// The loopback address at which the viewer's page is served.
+    pub web: Option<SocketAddr>,
     /// The broadcasts that are relayed.
     pub broadcasts: Vec<BroadcastConfig>,
     /// The rate at which a viewer is served at first, in Mb/s.
@@ -85,6 +87,13 @@ pub struct MoqConfig {
     pub clients: usize,
 }
 
+impl MoqConfig {
+    /// Returns whether clients need no token.
+    pub const fn is_open(&self) -> bool {
+        self.token.is_none()
+    }
+}
+
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
@@ -96,6 +105,9 @@ struct File {
     state: PathBuf,
     /// A loopback address and port at which metrics are served.
     metrics: Option<Spanned<SocketAddr>>,
+    /// A loopback address and port at which the page is served with which browsers of this machine watch the
+    /// broadcasts that have `[broadcast.moq]` without a `token`.
+    web: Option<Spanned<SocketAddr>>,
     controller: Option<Spanned<FileController>>,
     broadcast: Spanned<Vec<FileBroadcast>>,
     /// The rate at which a viewer is served before anything is known of its path.
@@ -277,10 +289,27 @@ impl Config {
             }
             broadcasts.push(broadcast.parsed(source, controlled.as_ref())?);
         }
+        let is_shown = |of: &BroadcastConfig| of.moq.as_ref().is_some_and(MoqConfig::is_open);
+        if let Some(web) = &file.web {
+            let message = match (
+                web.get_ref().ip().is_loopback(),
+                broadcasts.iter().any(is_shown),
+            ) {
+                (true, true) => None,
+                (true, false) => {
+                    Some("web shows broadcasts with [broadcast.moq] without a token: there is none")
+                }
+                (false, _) => Some(
+                    "web is a loopback address such as 127.0.0.1:14780: the page is not protected",
+                ),
+            };
+            message.map_or(Ok(()), |message| Err(source.wrong(web, message)))?;
+        }
         Ok(Config {
             name: file.name.into_inner(),
             state: file.state,
             metrics: file.metrics.map(Spanned::into_inner),
+            web: file.web.map(Spanned::into_inner),
             broadcasts,
             initial_rate_mbps: file.initial_rate_mbps.into_inner(),
             max_rate_mbps: file.max_rate_mbps.into_inner(),
@@ -578,6 +607,27 @@ mod tests {
         assert_eq!(token.unwrap(), Path::new("/etc/hawser/moq.token"));
         let half = with("certificate = \"moq.pem\"").unwrap_err();
         assert!(half.contains("belong together"), "{half}");
+    }
+
+    #[cfg(feature = "moq")]
+    #[test]
+    fn the_page_is_served_on_loopback_for_open_broadcasts() {
+        let with = |web: &str, lines: &str| parse(&format!("web = \"{web}\"\n{BROADCAST}{lines}"));
+        let moq = "[broadcast.moq]\n";
+        let config = with("127.0.0.1:14780", moq).unwrap();
+        assert_eq!(config.web.unwrap().port(), 14_780);
+        for (web, lines, message) in [
+            ("192.0.2.9:14780", moq, "line 1: web is a loopback address"),
+            ("127.0.0.1:14780", "", "there is none"),
+            (
+                "127.0.0.1:14780",
+                "[broadcast.moq]\ntoken = \"a\"",
+                "there is none",
+            ),
+        ] {
+            let error = with(web, lines).unwrap_err();
+            assert!(error.contains(message), "{error}");
+        }
     }
 
     #[cfg(feature = "moq")]

@@ -5,13 +5,16 @@ mod ingest;
 pub(crate) use ingest::{MoqIngest, source};
 
 use crate::config::{BroadcastConfig, MoqConfig};
+use crate::metrics::LastStatus;
 use crate::status::{MoqStatus, counts};
 use anyhow::{Context, Result};
 use hawser_audience::{Broadcast, WholeObjects};
 use hawser_io::file::{read_secret, read_text, read_tls_key};
 use hawser_moq::{Config, Contents, Egress, Server, Token};
 use hawser_tls::Identity;
+use std::net::SocketAddr;
 use std::path::Path;
+use std::sync::Arc;
 
 /// The server of a broadcast, and the objects that it is given.
 pub(crate) struct Moq {
@@ -96,6 +99,35 @@ impl Moq {
             ]),
         }
     }
+}
+
+/// Serves the viewer's page, which shows the broadcasts with these names.
+///
+/// # Errors
+/// If the page is not built or the address is not free.
+pub(crate) fn serve_page(
+    address: SocketAddr,
+    names: Vec<String>,
+    status: &LastStatus,
+) -> Result<()> {
+    let status = Arc::clone(status);
+    let address = hawser_page::serve_in_thread(address, move || {
+        let status = status.lock();
+        let shown = status
+            .broadcasts
+            .iter()
+            .filter(|of| names.contains(&of.name));
+        let servers = shown.filter_map(|of| of.moq.as_ref());
+        let listed = servers.map(|moq| hawser_page::Broadcast {
+            name: moq.name.clone(),
+            url: format!("https://{}", moq.listen),
+            certificate_sha256: moq.certificate_sha256.clone(),
+        });
+        listed.collect()
+    })
+    .context("web")?;
+    tracing::info!(page = %format!("http://{address}/#key=SECRET"), "browsers of this machine are served");
+    Ok(())
 }
 
 /// Reads the files that the configuration names.

@@ -1,9 +1,9 @@
 //! The loop that serves the sockets.
 
-use crate::config::{BroadcastConfig, Config, Upstream};
+use crate::config::{BroadcastConfig, Config, MoqConfig, Upstream};
 use crate::forward::{BroadcastIndex, Forwarder, Outcomes};
 use crate::metrics::{self, LastStatus};
-use crate::moq::{Moq, MoqIngest};
+use crate::moq::{self, Moq, MoqIngest};
 use crate::status::{self, BroadcastStatus, Counts, Status, Subscriber, TrackStatus};
 use anyhow::{Context, Result, bail};
 use hawser_audience::{Broadcast, BroadcastConfig as Settings, BroadcastEvent, CacheConfig};
@@ -126,6 +126,15 @@ impl<F: Forwarder> Server<F> {
         let last_status = Arc::new(Mutex::new(status));
         if let Some(address) = config.metrics {
             metrics::serve(address, &last_status)?;
+        }
+        if let Some(address) = config.web {
+            let shown = config.broadcasts.iter();
+            let shown = shown.filter(|of| of.moq.as_ref().is_some_and(MoqConfig::is_open));
+            moq::serve_page(
+                address,
+                shown.map(|of| of.name.clone()).collect(),
+                &last_status,
+            )?;
         }
         Ok(Server {
             relays,

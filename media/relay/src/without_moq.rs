@@ -1,8 +1,9 @@
 //! Replaces Media over QUIC in a program that is built without it. Its configuration has no MoQ.
 
 use crate::config::BroadcastConfig;
+use crate::metrics::LastStatus;
 use crate::status::{MoqSourceStatus, MoqStatus};
-use anyhow::Result;
+use anyhow::{Result, bail};
 use hawser_audience::Broadcast;
 use hawser_objects::{AccessSecret, Seed};
 use std::net::SocketAddr;
@@ -26,6 +27,10 @@ impl Moq {
     pub(crate) fn status(&self) -> MoqStatus {
         match *self {}
     }
+}
+
+pub(crate) fn serve_page(_: SocketAddr, _: Vec<String>, _: &LastStatus) -> Result<()> {
+    bail!("web: this program was built without MoQ")
 }
 
 /// Does not exist in this program.

@@ -117,6 +117,22 @@ impl Machines {
         self.publish_with(scope, &config, stop)
     }
 
+    /// Starts a publisher of a recording, or else of the usual performer, which ends when `stop` is set.
+    pub(crate) fn publish_recording<'s>(
+        &'s self,
+        scope: &'s Scope<'s, '_>,
+        recording: Option<Recording>,
+        stop: &'s AtomicBool,
+    ) -> ScopedJoinHandle<'s, ()> {
+        let usual = self.publisher_config(0);
+        let config = recording.map_or(usual, |recording| Config {
+            listen: PUBLISHER.parse().unwrap(),
+            ..Config::new(recording, self.path("media.key"))
+        });
+        let lifetime = Duration::from_secs(5);
+        self.publish_with(scope, &Config { lifetime, ..config }, stop)
+    }
+
     /// Starts the publisher of a person in a room, which ends when `stop` is set, with a small encoding
     /// besides the usual one or not.
     pub(crate) fn publish_as<'s>(
@@ -181,11 +197,22 @@ impl Machines {
         self.relay_of(index, &format!("upstream = \"{upstream}\"\n"), more)
     }
 
+    /// Starts the first relay, which serves browsers of its machine, and the page for them.
+    pub(crate) fn relay_web(&self, page: &str) -> Process {
+        let upstream = format!("upstream = \"{PUBLISHER}\"\n");
+        let web = format!("web = \"{page}\"\n");
+        self.start_relay(0, &web, &upstream, "[broadcast.moq]\n")
+    }
+
     /// Starts a relay of the chain with the line of its source, and further ones.
     pub(crate) fn relay_of(&self, index: usize, upstream: &str, more: &str) -> Process {
+        self.start_relay(index, "", upstream, more)
+    }
+
+    fn start_relay(&self, index: usize, top: &str, upstream: &str, more: &str) -> Process {
         let file = self.path(&format!("relay{index}.toml"));
         let text = format!(
-            "name = \"relay{index}\"\nstate = \"{}\"\n\
+            "name = \"relay{index}\"\nstate = \"{}\"\n{top}\
              [[broadcast]]\nname = \"stage\"\n{upstream}listen = \"{}\"\nkey = \"relay.key\"\n{more}",
             self.directory.path().display(),
             self.address(index),

@@ -2,6 +2,7 @@
 
 mod machines;
 mod moq;
+mod page;
 mod process;
 
 use hawser_relay::status::{Counts, Status, Subscriber};

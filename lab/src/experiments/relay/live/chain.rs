@@ -110,6 +110,7 @@ impl Chain {
             name: format!("relay-{relay}"),
             state,
             metrics: None,
+            web: None,
             broadcasts: vec![broadcast],
             initial_rate_mbps: 10.0,
             max_rate_mbps: 200.0,

@@ -1,0 +1,33 @@
+use crate::File;
+
+/// Whether this program has the page.
+pub const IS_BUILT: bool = true;
+
+/// The files of the page.
+pub(crate) const FILES: &[File] = &[
+    (
+        "index.html",
+        "text/html; charset=utf-8",
+        include_bytes!("../dist/index.html"),
+    ),
+    (
+        "index.css",
+        "text/css; charset=utf-8",
+        include_bytes!("../dist/index.css"),
+    ),
+    (
+        "index.js",
+        "text/javascript",
+        include_bytes!("../dist/index.js"),
+    ),
+    (
+        "worker.js",
+        "text/javascript",
+        include_bytes!("../dist/worker.js"),
+    ),
+    (
+        "decoder.wasm",
+        "application/wasm",
+        include_bytes!("../dist/decoder.wasm"),
+    ),
+];

@@ -1,0 +1,151 @@
+//! The viewer's page, which programs serve over HTTP: the files that `web/build.sh` makes of `web/viewer` and
+//! `web/decoder`, and the list of broadcasts that the page may show.
+//!
+//! The page has no secret. A viewer has it in the fragment of the address, which browsers do not send.
+
+#[cfg(has_page)]
+mod files;
+#[cfg(not(has_page))]
+#[path = "no_files.rs"]
+mod files;
+
+pub use files::IS_BUILT;
+
+use axum::Router;
+use axum::http::header::{
+    CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderName, REFERRER_POLICY,
+    X_CONTENT_TYPE_OPTIONS,
+};
+use axum::http::{StatusCode, Uri};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use files::FILES;
+use hawser_metrics::server;
+use serde::Serialize;
+use std::io;
+use std::net::SocketAddr;
+
+/// A file of the page: its name, its type and its bytes.
+type File = (&'static str, &'static str, &'static [u8]);
+
+/// A broadcast that the page may show.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Broadcast {
+    /// The name under which the MoQ server has it.
+    pub name: String,
+    /// The `https` address of that server.
+    pub url: String,
+    /// The fingerprint of its certificate, hexadecimal.
+    pub certificate_sha256: String,
+}
+
+/// Serves the page at a loopback address, in a thread of its own. `broadcasts` are those at the time of a request.
+///
+/// # Errors
+/// If the page is not built, the address is in use or not one of this machine, or no thread can be started.
+pub fn serve_in_thread(
+    address: SocketAddr,
+    broadcasts: impl Fn() -> Vec<Broadcast> + Clone + Send + Sync + 'static,
+) -> io::Result<SocketAddr> {
+    if !IS_BUILT {
+        let message = "this program was built without the viewer's page: run `make page`, then build it again";
+        return Err(io::Error::new(io::ErrorKind::Unsupported, message));
+    }
+    server::serve_router_in_thread(address, "page", router(broadcasts))
+}
+
+fn router(broadcasts: impl Fn() -> Vec<Broadcast> + Clone + Send + Sync + 'static) -> Router {
+    let list = broadcasts.clone();
+    let list = get(async move || answer(axum::Json(list()), &[]));
+    let file = async move |uri: Uri| match file(uri.path()) {
+        Some(&(_, kind, bytes)) => answer(([(CONTENT_TYPE, kind)], bytes), &broadcasts()),
+        None => StatusCode::NOT_FOUND.into_response(),
+    };
+    Router::new().route("/broadcasts.json", list).fallback(file)
+}
+
+/// Returns the file at a path.
+fn file(path: &str) -> Option<&'static File> {
+    let name = match path.strip_prefix('/')? {
+        "" => "index.html",
+        name => name,
+    };
+    FILES.iter().find(|(known, ..)| *known == name)
+}
+
+/// Returns an answer with the headers that bind a browser: scripts are those of the page alone, and it connects to
+/// nothing but its server and the servers of these broadcasts.
+fn answer(content: impl IntoResponse, broadcasts: &[Broadcast]) -> Response {
+    let servers: String = broadcasts.iter().map(|of| format!(" {}", of.url)).collect();
+    let policy = format!(
+        "default-src 'none'; script-src 'self' 'wasm-unsafe-eval'; worker-src 'self'; style-src 'self'; \
+         img-src data:; connect-src 'self'{servers}; form-action 'none'; frame-ancestors 'self'; base-uri 'none'"
+    );
+    let headers: [(HeaderName, &str); 4] = [
+        (CONTENT_SECURITY_POLICY, &policy),
+        (CACHE_CONTROL, "no-cache"),
+        (REFERRER_POLICY, "no-referrer"),
+        (X_CONTENT_TYPE_OPTIONS, "nosniff"),
+    ];
+    (headers, content).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use axum::body::{Body, to_bytes};
+    use axum::http::Request;
+    use tower::ServiceExt;
+
+    fn stage() -> Vec<Broadcast> {
+        vec![Broadcast {
+            name: "stage".to_owned(),
+            url: "https://127.0.0.1:14754".to_owned(),
+            certificate_sha256: "5a".to_owned(),
+        }]
+    }
+
+    async fn request(path: &str) -> Response {
+        let request = Request::get(path).body(Body::empty()).unwrap();
+        router(stage).oneshot(request).await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn the_list_has_the_broadcasts_of_now() {
+        let answer = request("/broadcasts.json").await;
+        let bytes = to_bytes(answer.into_body(), usize::MAX).await.unwrap();
+        let expected =
+            r#"[{"name":"stage","url":"https://127.0.0.1:14754","certificate_sha256":"5a"}]"#;
+        assert_eq!(bytes, expected);
+    }
+
+    #[tokio::test]
+    async fn every_file_names_the_servers_that_the_page_may_reach() {
+        for (name, kind, _) in FILES {
+            let answer = request(&format!("/{name}")).await;
+            assert_eq!(answer.headers()[CONTENT_TYPE], *kind);
+            let policy = answer.headers()[CONTENT_SECURITY_POLICY].to_str().unwrap();
+            assert!(
+                policy.contains("connect-src 'self' https://127.0.0.1:14754;"),
+                "{policy}"
+            );
+        }
+        assert_eq!(request("/").await.status() == StatusCode::OK, IS_BUILT);
+    }
+
+    #[tokio::test]
+    async fn nothing_else_is_served() {
+        for path in [
+            "/../Cargo.toml",
+            "/.gitignore",
+            "/index.html/",
+            "//index.html",
+        ] {
+            assert_eq!(
+                request(path).await.status(),
+                StatusCode::NOT_FOUND,
+                "{path}"
+            );
+        }
+    }
+}

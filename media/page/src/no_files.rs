@@ -1,0 +1,7 @@
+use crate::File;
+
+/// Whether this program has the page.
+pub const IS_BUILT: bool = false;
+
+/// The files of the page.
+pub(crate) const FILES: &[File] = &[];

@@ -1,0 +1,17 @@
+#!/bin/sh
+# Builds the viewer's page into media/page/dist, which the programs that are built next contain. Needs npm and the Rust target
+# wasm32-unknown-unknown.
+set -eu
+cd "$(dirname "$0")/.."
+
+# WASM has no other way to use wide registers than to require them; every browser with WebTransport has them.
+RUSTFLAGS="-Ctarget-feature=+simd128 --remap-path-prefix=${CARGO_HOME:-$HOME/.cargo}/registry/src=crates --remap-path-prefix=$PWD=hawser" \
+    cargo rustc --locked --package hawser-decoder --lib --crate-type cdylib \
+    --target wasm32-unknown-unknown --profile web
+mkdir -p web/viewer/public
+cp "${CARGO_TARGET_DIR:-target}/wasm32-unknown-unknown/web/hawser_decoder.wasm" web/viewer/public/decoder.wasm
+
+cd web/viewer
+# Only when the versions change.
+[ node_modules/.package-lock.json -nt package-lock.json ] || npm ci --no-fund --no-audit --loglevel error
+npm run --silent build

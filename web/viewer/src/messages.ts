@@ -1,0 +1,44 @@
+// The messages between the element and its worker.
+
+/** What the worker needs to begin. */
+export interface Start {
+    canvas: OffscreenCanvas;
+    /** The address of the list of broadcasts. */
+    src: string;
+    /** The name of the broadcast; empty: the first of the list. */
+    name: string;
+    /** The secret of the broadcast, 64 hexadecimal digits. */
+    secret: string;
+}
+
+/** A message to the worker. */
+export type ToWorker =
+    | { kind: "start"; start: Start }
+    | { kind: "size"; width: number; height: number }
+    /** Angles to the left and upwards in radians, and the factor of the distance. */
+    | { kind: "turn"; yaw: number; pitch: number; distance: number }
+    | { kind: "reset" };
+
+/** What was shown in the newest second. */
+export interface Figures {
+    /** Frames that were shown in the second. */
+    frames: number;
+    /** Frames that were shown since the beginning. */
+    total: number;
+    /** The mean time to decode a frame, and to draw a picture, in milliseconds. */
+    decodeMs: number;
+    drawMs: number;
+    /** The longest time from the arrival of a frame's first packet to its picture, in milliseconds. */
+    delayMs: number;
+    /** Frames that were passed over or cannot be decoded, and packets that were refused, since the beginning. */
+    passedOver: number;
+    damaged: number;
+    refused: number;
+    /** The protocol by which the broadcast arrives. */
+    transport: string;
+}
+
+/** A message of the worker. */
+export type FromWorker =
+    /** A sentence that says why there is no picture; empty while there is one. */
+    { kind: "state"; text: string } | { kind: "figures"; figures: Figures };
