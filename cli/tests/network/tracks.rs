@@ -160,9 +160,10 @@ impl Machines {
         controller
     }
 
-    fn publisher(&self) -> Process {
+    fn publisher(&self, viewers: u32) -> Process {
         let line = format!(
-            "publish --track stage --node car --controller {URL} --recording synthetic --level nfov --fps 10"
+            "publish --track stage --node car --controller {URL} --recording synthetic --level nfov --fps 10 \
+             --viewers {viewers}"
         );
         self.start("car", &line)
     }
@@ -303,7 +304,7 @@ fn a_viewer_finds_the_track_and_moves_when_its_relay_dies() {
     // The viewer waits until the track is served.
     let _viewer = machines.viewer();
     machines.wait_for_line("view-desk", "knows nobody who serves the track");
-    let _publisher = machines.publisher();
+    let _publisher = machines.publisher(8);
     machines.wait_for_sources(&[PUBLISHER]);
     machines.wait_until("view-desk", |log| is_at(log, PUBLISHER));
     machines.wait_for_frames(5);
@@ -326,7 +327,7 @@ fn those_who_end_or_have_no_media_are_listed_no_more() {
     let machines = Machines::new();
     // Nothing is forgotten by the time that has passed.
     let _controller = machines.control(3600);
-    let publisher = machines.publisher();
+    let publisher = machines.publisher(8);
     let relay = machines.relay("pop", &[RELAY, SECOND].map(|(_, at)| (at, at)));
     machines.wait_for_sources(&[PUBLISHER, RELAY, SECOND]);
     let _viewer = machines.viewer();
@@ -348,7 +349,7 @@ fn those_who_end_or_have_no_media_are_listed_no_more() {
 fn a_viewer_goes_to_the_nearest_relay() {
     let machines = Machines::new();
     let _controller = machines.control(15);
-    let _publisher = machines.publisher();
+    let _publisher = machines.publisher(8);
     let (far, near) = ("192.0.2.10:14757", ("relay", "192.0.2.4:14755"));
     machines.delay(far, RELAY.1);
     // The first in the controller's order is far away.
@@ -357,6 +358,29 @@ fn a_viewer_goes_to_the_nearest_relay() {
     machines.wait_for_sources(&[PUBLISHER, ("relay", far), near]);
     let _viewer = machines.viewer();
     machines.wait_until("view-desk", |log| is_at(log, near));
+    machines.wait_for_frames(5);
+}
+
+#[test]
+fn a_relay_takes_the_track_from_another_one_until_that_dies() {
+    let machines = Machines::new();
+    let _controller = machines.control(15);
+    let _publisher = machines.publisher(1);
+    let first = machines.relay("pop", &[(RELAY.1, RELAY.1)]);
+    machines.wait_for_sources(&[PUBLISHER, RELAY]);
+    // The publisher has no room for a second one.
+    let yard = ("relay", "192.0.2.4:14755");
+    let _second = machines.relay("yard", &[(yard.1, yard.1)]);
+    let is_found_at = |log: &str, (_, address): (&str, &str)| {
+        let found = log.lines().rfind(|line| line.contains("publisher found"));
+        found.is_some_and(|line| line.contains(&format!("publisher={address} ")))
+    };
+    machines.wait_until("relay-yard", |log| is_found_at(log, RELAY));
+    machines.wait_for_sources(&[PUBLISHER, RELAY, yard]);
+    drop(first);
+    machines.wait_until("relay-yard", |log| is_found_at(log, PUBLISHER));
+    let _viewer = machines.viewer();
+    machines.wait_until("view-desk", |log| is_at(log, yard));
     machines.wait_for_frames(5);
 }
 

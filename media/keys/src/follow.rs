@@ -37,7 +37,7 @@ const FAREWELL_POLL: Duration = Duration::from_millis(5);
 /// The thread and its owner tell each other this.
 #[derive(Debug, Default)]
 struct Shared {
-    /// What opens sessions.
+    /// The secret that opens sessions.
     access: Option<AccessSecret>,
     /// The secret, or the error, that the owner has not taken yet.
     secret: Option<Result<Secret, Error>>,
@@ -143,7 +143,7 @@ struct Following {
     may_serve: bool,
     /// The sources that the controller named last.
     sources: Vec<TrackSource>,
-    /// What the controller may tell others of the owner.
+    /// The address that the controller may tell others.
     announced: Option<Serving>,
     shared: Arc<Mutex<Shared>>,
 }

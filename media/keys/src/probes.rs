@@ -14,7 +14,7 @@ const WAIT: Duration = Duration::from_secs(2);
 /// Probes, and the sockets that they leave from.
 #[derive(Debug, Default)]
 pub(crate) struct Probes {
-    /// Of IPv4 and of IPv6, while they are needed.
+    /// One for IPv4 and one for IPv6, while they are needed.
     sockets: [Option<UdpSocket>; 2],
     pending: Vec<Probe>,
 }

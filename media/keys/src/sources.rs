@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn a_viewer_goes_to_a_relay_that_is_much_nearer_but_not_at_once() {
+    fn a_viewer_moves_to_a_much_nearer_relay_but_not_at_once() {
         let (mut sources, now) = (Sources::default(), Instant::ZERO);
         let hosts = [60, 70, 35, 30, 200];
         sources.replace(hosts.map(|host| source(host, TrackRole::Relay, 0)).into());
