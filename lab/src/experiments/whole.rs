@@ -28,7 +28,7 @@ use hawser_testbed::edges::Edges;
 use hawser_testbed::topology::{Lab, Topology};
 use hawser_testing::Control;
 use hawser_units::Bitrate;
-use kill::{Program, RESTART, Running};
+use kill::{Program, Running};
 use network::{Condition, PATHS, Phase};
 use scene::{Scene, Treatment};
 use score::{Kill, Score, Tables};
@@ -314,7 +314,7 @@ impl Stage {
             directory: &self.directory,
         };
         running.kill(program)?;
-        if run.stop.sleep(RESTART) {
+        if run.stop.sleep(program.is_restarted_after()) {
             bail!("stopped");
         }
         running.start_again(program)

@@ -12,9 +12,6 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-/// The time after which systemd starts a program again: `RestartSec` of the packages' units.
-pub(super) const RESTART: Duration = Duration::from_secs(1);
-
 /// A program that is killed with SIGKILL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Program {
@@ -50,6 +47,26 @@ impl Program {
             Program::Egress => "egress",
             Program::TunnelClient => "tunnel-client",
             Program::TunnelServer => "tunnel-server",
+        }
+    }
+
+    /// Returns the time after which systemd starts the program again: `RestartSec` of its unit.
+    pub(super) fn is_restarted_after(self) -> Duration {
+        match self {
+            Program::Relay => Duration::from_millis(250),
+            _ => Duration::from_secs(1),
+        }
+    }
+
+    /// The name of the unit in the packages.
+    #[cfg(test)]
+    fn unit(self) -> &'static str {
+        match self {
+            Program::Controller => "hawser-controller",
+            Program::Relay => "hawser-relay",
+            Program::Ingress | Program::Egress => "hawser-agent",
+            Program::TunnelClient => "hawser-tunnel-client",
+            Program::TunnelServer => "hawser-tunnel-server",
         }
     }
 
@@ -135,20 +152,14 @@ mod tests {
     #[test]
     fn programs_are_started_again_when_units_would_be() {
         let units = Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging/debian/units");
-        for unit in [
-            "controller",
-            "relay",
-            "agent",
-            "tunnel-client",
-            "tunnel-server",
-        ] {
-            let file = units.join(format!("hawser-{unit}.service"));
-            let text = fs::read_to_string(&file).unwrap();
-            let pause = text
+        for program in Program::ALL {
+            let unit = program.unit();
+            let text = fs::read_to_string(units.join(format!("{unit}.service"))).unwrap();
+            let mut pauses = text
                 .lines()
-                .find_map(|line| line.strip_prefix("RestartSec="));
-            let pause: f64 = pause.unwrap().parse().unwrap();
-            assert_eq!(RESTART.as_secs_f64(), pause, "{unit}");
+                .filter_map(|line| line.strip_prefix("RestartSec="));
+            let pause: f64 = pauses.next().unwrap().parse().unwrap();
+            assert_eq!(program.is_restarted_after().as_secs_f64(), pause, "{unit}");
         }
     }
 }

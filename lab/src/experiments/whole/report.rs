@@ -125,8 +125,8 @@ fn intro(completed: &[Completed<Scene, Outcome>]) -> String {
     let fps = fps.map_or_else(String::new, |fps| format!(" at {fps} frames per second"));
     format!(
         "A camera's picture of a person with its depth is sent{fps}, encrypted, as fast as the network bears. An agent \
-         in front of the network sends each packet on one of four paths or, as copies, on several; an agent behind it \
-         passes the first copy. A controller decides which paths are used. Behind the network a relay distributes the \
+         in front of the network sends each packet on one of four paths, as copies on several, or through a tunnel \
+         over all of them, which recovers lost packets; an agent behind it passes the first copy. A controller decides which paths are used. Behind the network a relay distributes the \
          stream to {VIEWERS} viewers, one of them behind a path that bears a tenth of the stream, and one at a second \
          relay. {DECODING} viewers decode the picture: the one of the first columns, the slow one, and the one at the \
          second relay. The others check that every packet is authentic, put the frames together and measure, but do \
@@ -228,7 +228,7 @@ const MODES: &str = "single: the default path. redirect: the path with the small
 
 /// The text below the table of killed programs.
 const KILLS: &str = "In each condition of the network the program is killed once, without a chance to say so, and \
-                     started again after a second. A gap is a time without a new frame that overlaps the four seconds \
+                     started again as systemd would, after a second or less. A gap is a time without a new frame that overlaps the four seconds \
                      after the kill; at 15 frames per second it is never below 0.07 s. The gaps at other times show \
                      what the network alone causes.";
 

@@ -10,7 +10,8 @@ use serde::Deserialize;
 use std::path::Path;
 use std::time::Duration;
 
-/// The time after a kill in which a gap is counted as its consequence: the program runs again after a second.
+/// The time after a kill in which a gap is counted as its consequence: the program is started again after a second at
+/// most.
 const CONSEQUENCES: Duration = Duration::from_secs(4);
 
 /// A frame that a viewer saw. Times are nanoseconds since 1970.
