@@ -3,10 +3,10 @@
 use crate::encodings::Encodings;
 use crate::object::Begun;
 use crate::reassembly::PACKET_OVERHEAD;
-use crate::receiver::{ReceivedObject, ReceiverEvent};
+use crate::receiver::{REPAIR, ReceivedObject, ReceiverEvent};
 use hawser_packets::media::{MediaTime, ObjectId};
 use hawser_units::Instant;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::AddAssign;
 use std::sync::Arc;
 use std::time::Duration;
@@ -52,8 +52,9 @@ pub struct FrameConfig {
 ///
 /// A frame is ready when it is whole, when a layer of it was given up, when a later one is whole,
 /// when its time is over, or when it has its bases, layers of two later frames are complete, and a
-/// lost packet would have been repaired: the publisher then dropped the rest before it left. It has
-/// every layer whose lower layers arrived.
+/// lost packet would have been repaired: the publisher then dropped the rest before it left. Where layers
+/// are left out of half of the frames or more, a layer of one later frame is enough, and where they are left out of
+/// all frames, none. A frame has every layer whose lower layers arrived.
 #[derive(Debug)]
 pub struct FrameAssembler {
     config: FrameConfig,
@@ -63,7 +64,10 @@ pub struct FrameAssembler {
     selecting: Option<(BTreeMap<u32, u8>, Instant)>,
     round_trip: Duration,
     pending: BTreeMap<FrameId, Pending>,
+    /// The layers of which a packet arrived that decodes alone, and that have not ended.
+    begun: BTreeSet<(FrameId, u32, u8)>,
     newest_ready: Option<FrameId>,
+    left_out: LeftOut,
     bytes: usize,
     ready: VecDeque<ReceivedFrame>,
     stats: FrameStats,
@@ -97,6 +101,11 @@ impl AddAssign for FrameStats {
     }
 }
 
+/// The newest frames of which layers were left out: of which nothing had arrived, though the bases had.
+/// The newest frame is the lowest bit.
+#[derive(Debug, Default)]
+struct LeftOut(u32);
+
 /// The tracks of each source with their selected number of layers, the best one first.
 #[derive(Debug)]
 struct Sources(Vec<Vec<(u32, u8)>>);
@@ -119,12 +128,12 @@ struct Layer {
     begun: Option<Begun>,
 }
 
-/// The time that is added to one and a half round trips for a lost packet to be repaired.
-const REPAIR: Duration = Duration::from_millis(10);
-
 impl FrameAssembler {
     /// The maximum number of frames that are assembled at the same time. Older ones are ready at once.
     pub const MAX_PENDING: usize = 64;
+
+    /// The maximum number of layers that are known to have begun.
+    const MAX_BEGUN: usize = 1024;
 
     /// The maximum number of bytes of all of them.
     pub const MAX_BYTES: usize = 32 << 20;
@@ -137,7 +146,9 @@ impl FrameAssembler {
             selecting: None,
             round_trip: Duration::ZERO,
             pending: BTreeMap::new(),
+            begun: BTreeSet::new(),
             newest_ready: None,
+            left_out: LeftOut::default(),
             bytes: 0,
             ready: VecDeque::new(),
             stats: FrameStats::default(),
@@ -164,10 +175,10 @@ impl FrameAssembler {
         self.selecting = (*before != selected).then_some((selected, by));
     }
 
-    /// Processes an event of the receiver.
+    /// Processes an event of the receiver. Frames wait for layers of which a packet is an event.
     pub fn handle_event(&mut self, now: Instant, event: ReceiverEvent) {
         match event {
-            ReceiverEvent::Packet { .. } => {}
+            ReceiverEvent::Packet { id, .. } => self.begin(&id.object),
             ReceiverEvent::Object(object) => self.add(now, object.id, object.into()),
             ReceiverEvent::GivenUp {
                 id,
@@ -227,6 +238,25 @@ impl FrameAssembler {
         self.sources = Sources::of(&self.config);
     }
 
+    fn begin(&mut self, id: &ObjectId) {
+        let is_selected = self.config.selected.get(&id.alias) > Some(&id.layer);
+        let is_ready = self
+            .newest_ready
+            .is_some_and(|newest| frame_of(id) <= newest);
+        if is_selected && !is_ready {
+            self.begun.insert((frame_of(id), id.alias, id.layer));
+            if self.begun.len() > FrameAssembler::MAX_BEGUN {
+                self.begun.pop_first();
+            }
+        }
+    }
+
+    /// Returns whether packets of a layer of a frame arrived, and more may.
+    fn has_begun(&self, id: FrameId) -> bool {
+        let all = (id, 0, 0)..=(id, u32::MAX, u8::MAX);
+        self.begun.range(all).next().is_some()
+    }
+
     fn add(&mut self, now: Instant, id: ObjectId, layer: Layer) {
         let is_of = |selected: &BTreeMap<u32, u8>| selected.get(&id.alias) > Some(&id.layer);
         let has_begun = !is_of(&self.config.selected);
@@ -239,8 +269,12 @@ impl FrameAssembler {
             return;
         }
         let frame = frame_of(&id);
+        self.begun.remove(&(frame, id.alias, id.layer));
         if self.newest_ready.is_some_and(|newest| frame <= newest) {
             self.stats.late_objects += u64::from(layer.is_complete);
+            if layer.is_complete {
+                self.left_out = LeftOut::default();
+            }
             return;
         }
         let pending = self.pending.entry(frame).or_insert_with(|| Pending {
@@ -264,10 +298,14 @@ impl FrameAssembler {
 
     /// Returns the newest frame that no longer waits.
     fn passed(&self, now: Instant) -> Option<FrameId> {
-        let repair = self.round_trip * 3 / 2 + REPAIR;
+        let followers = self.left_out.followers();
+        let repair = match followers {
+            LeftOut::UNKNOWN => self.round_trip * 3 / 2 + REPAIR,
+            _ => Duration::ZERO,
+        };
         let is_repaired = |pending: &Pending| pending.based_at.is_some_and(|at| at + repair <= now);
-        let mut followed = self.pending.iter().rev().skip(2);
-        let passed = followed.find(|(_, pending)| is_repaired(pending));
+        let mut followed = self.pending.iter().rev().skip(followers);
+        let passed = followed.find(|(id, pending)| is_repaired(pending) && !self.has_begun(**id));
         let surplus = || {
             let is_full = self.bytes > FrameAssembler::MAX_BYTES;
             let oldest = || self.pending.iter().next().filter(|_| is_full);
@@ -289,6 +327,11 @@ impl FrameAssembler {
                 continue;
             }
             let has_bases = pending.has_bases(&self.sources);
+            if has_bases {
+                let lacks = pending.lacks_layers(&self.sources);
+                self.left_out.add(lacks && !self.has_begun(id));
+            }
+            self.begun.retain(|(frame, _, _)| *frame > id);
             let frame = pending.into_frame(id, now, &self.sources);
             let is_lesser = self.sources.has_lesser(&frame);
             self.stats.lesser_encoding += u64::from(is_lesser);
@@ -340,7 +383,39 @@ impl Sources {
     }
 }
 
+impl LeftOut {
+    /// The number of later frames that have to have arrived where layers are not left out.
+    const UNKNOWN: usize = 2;
+
+    fn add(&mut self, is_left_out: bool) {
+        self.0 = self.0 << 1 | u32::from(is_left_out);
+    }
+
+    /// Returns the number of later frames of which a layer has to be complete before a frame is ready that has its
+    /// bases only.
+    const fn followers(&self) -> usize {
+        match self.0 {
+            u32::MAX => 0,
+            newest if (newest & 0xff).count_ones() >= 4 => 1,
+            _ => LeftOut::UNKNOWN,
+        }
+    }
+}
+
 impl Pending {
+    /// Returns whether a layer is missing of which nothing has arrived.
+    fn lacks_layers(&self, sources: &Sources) -> bool {
+        let lacks = |(alias, count): &(u32, u8)| {
+            !self.has_all(*alias, *count)
+                && (0..*count).all(|layer| {
+                    let layer = self.layers.get(&(*alias, layer));
+                    layer.is_none_or(|layer| layer.is_complete)
+                })
+        };
+        let mut best = sources.0.iter().filter_map(|source| self.best(source));
+        best.any(lacks)
+    }
+
     /// Returns whether the base of every source has data.
     fn has_bases(&self, sources: &Sources) -> bool {
         sources.all_have(|alias, _| self.has_base(alias))
@@ -546,6 +621,30 @@ mod tests {
             });
             assert_eq!(ready, expected, "{round_trip} ms");
         }
+    }
+
+    #[test]
+    fn layers_that_are_left_out_of_most_frames_are_waited_for_less() {
+        let mut assembler = assembler(&[(1, 2)]);
+        assembler.set_round_trip(Duration::from_millis(70));
+        let mut add = |group: u32, layer| {
+            assembler.handle_event(at(33 * u64::from(group)), object(id(1, group, layer)));
+            groups(&mut assembler)
+        };
+        // Of the first ones, the refinement may still come.
+        let ready: Vec<usize> = (0..10).map(|group| add(group, 0).len()).collect();
+        assert_eq!(ready, [0, 0, 0, 0, 1, 1, 1, 1, 4, 1]);
+        assert_eq!(add(9, 1), [(9, true)]);
+        for group in 10..42 {
+            let ready = add(group, 0);
+            assert!(ready.iter().all(|(ready, _)| *ready < group), "{ready:?}");
+        }
+        let ready = [42, 43].map(|group| add(group, 0));
+        assert_eq!(ready, [vec![(41, false)], vec![(42, false), (43, false)]]);
+        // One that comes late is the last that does.
+        assert_eq!(add(43, 1), []);
+        assert_eq!(add(44, 0), []);
+        assert_eq!(add(44, 1), [(44, true)]);
     }
 
     #[test]

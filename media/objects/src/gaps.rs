@@ -5,12 +5,18 @@ use std::num::NonZeroU16;
 /// section 6.1.1).
 const OVERTAKEN: u8 = 3;
 
+/// The number of gaps of packets that decode alone that are reported early though none is repaired: a relay leaves
+/// out some. Of later ones, one in so many is.
+const UNREPAIRED: u8 = 8;
+
 /// Detects missing packets of a track, after which a report is sent before it is due.
 #[derive(Debug, Default)]
 pub(crate) struct Gaps {
     newest: Option<Newest>,
     /// The number of packets that still have to arrive after a gap.
     left: Option<u8>,
+    /// The number of gaps since the last packet that came late.
+    unrepaired: u8,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -23,7 +29,7 @@ struct Newest {
 impl Gaps {
     /// Adds a packet that arrived. Returns whether an earlier one is now missing for so long that it should
     /// be reported.
-    pub(crate) fn add(&mut self, id: PacketId, count: Option<NonZeroU16>) -> bool {
+    pub(crate) fn add(&mut self, id: PacketId, count: Option<NonZeroU16>, is_alone: bool) -> bool {
         let arrived = Newest {
             id,
             is_last: count.is_some_and(|count| id.index + 1 == count.get()),
@@ -34,13 +40,20 @@ impl Gaps {
         if id <= newest.id {
             // It was overtaken, or sent again.
             self.newest = Some(newest);
+            self.unrepaired = 0;
             return false;
         }
         if !newest.is_followed_by(&id) {
             self.left.get_or_insert(OVERTAKEN);
         }
         self.left = self.left.map(|left| left - 1);
-        self.left.take_if(|left| *left == 0).is_some()
+        let is_due = self.left.take_if(|left| *left == 0).is_some();
+        if is_due {
+            // After the first ones it rises from the number to twice that, again and again.
+            let is_rare = self.unrepaired >= 2 * UNREPAIRED;
+            self.unrepaired = if is_rare { UNREPAIRED } else { self.unrepaired } + 1;
+        }
+        is_due && (!is_alone || self.unrepaired <= UNREPAIRED || self.unrepaired == 2 * UNREPAIRED)
     }
 }
 
@@ -79,7 +92,7 @@ mod tests {
         let packets = packets.iter().enumerate();
         let noticed = packets.filter(|(_, (group, index))| {
             let count = NonZeroU16::new(5).filter(|_| *index == 4);
-            gaps.add(id(*group, *index), count)
+            gaps.add(id(*group, *index), count, false)
         });
         noticed.map(|(at, _)| at).collect()
     }
@@ -104,6 +117,18 @@ mod tests {
     fn packets_that_come_late_are_no_gaps() {
         let late = [(0, 3), (0, 1), (0, 2), (0, 4), (1, 0), (1, 1)];
         assert!(noticed(&late).is_empty());
+    }
+
+    #[test]
+    fn gaps_that_are_never_repaired_are_reported_rarely() {
+        let mut gaps = Gaps::default();
+        let mut add = |index| gaps.add(id(0, index), None, true);
+        // Every other packet is left out: three after a gap end it, and the next begins another one.
+        let reported = (0..400).filter(|at| add(2 * at)).count();
+        assert!((20..30).contains(&reported), "{reported}");
+        assert!(!add(3));
+        let reported = (400..424).filter(|at| add(2 * at)).count();
+        assert_eq!(reported, 8);
     }
 
     /// Returns the same from the packets that overtake all before them.

@@ -153,6 +153,17 @@ impl Reassembly {
         self.abandon(*id)
     }
 
+    /// Has objects given up by a time that precede this one in its layer and whose packets decode alone: what is
+    /// missing then was left out.
+    pub(crate) fn pass(&mut self, id: &ObjectId, by: Instant) {
+        for (_, partial) in self.partial.range_mut(..*id) {
+            let header = &partial.header;
+            if header.flags.packets_alone && header.id.object.layer == id.layer {
+                partial.gives_up_at = partial.gives_up_at.min(by);
+            }
+        }
+    }
+
     /// Returns the next time at which an object is given up.
     pub(crate) fn timeout(&self) -> Option<Instant> {
         let times = self.partial.values().map(|partial| partial.gives_up_at);

@@ -97,6 +97,9 @@ pub struct ReceivedObject {
     pub payloads: Vec<Arc<[u8]>>,
 }
 
+/// The time that is added to one and a half round trips for a lost packet to be repaired.
+pub(crate) const REPAIR: Duration = Duration::from_millis(10);
+
 impl Default for ReceiverConfig {
     /// Returns bounds for 90 Mb/s: 64 objects and 32 MiB.
     fn default() -> Self {
@@ -303,8 +306,13 @@ impl Receiver {
         let Some(track) = self.tracks.get_mut(&header.id.object.alias) else {
             return;
         };
-        if track.gaps.add(header.id, header.count) {
+        let is_alone = header.flags.packets_alone;
+        if track.gaps.add(header.id, header.count, is_alone) {
             self.reports.note_gap();
+        }
+        if is_alone && let Some(relation) = self.reports.clock().relation() {
+            let repair = relation.round_trip * 3 / 2 + REPAIR;
+            track.reassembly.pass(&header.id.object, times[0] + repair);
         }
         let complete = track.reassembly.insert(header, payload, ecn, times);
         let surplus = track.reassembly.give_up_surplus();

@@ -153,10 +153,10 @@ impl Session {
             self.assembler.set_round_trip(round_trip);
         }
         while let Some(event) = self.viewer.poll_media() {
-            match event {
-                ReceiverEvent::Packet { id, payload } => self.chunks.push((id.object, payload)),
-                event => self.assembler.handle_event(now, event),
+            if let ReceiverEvent::Packet { id, payload } = &event {
+                self.chunks.push((id.object, payload.clone()));
             }
+            self.assembler.handle_event(now, event);
         }
         self.assembler.handle_timeout(now);
     }

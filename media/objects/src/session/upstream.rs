@@ -382,7 +382,10 @@ impl Open {
             return Err(refusal);
         }
         self.reports.count(now, header.id, datagram.len(), ecn);
-        if track.gaps.add(header.id, header.count) {
+        if track
+            .gaps
+            .add(header.id, header.count, header.flags.packets_alone)
+        {
             self.reports.note_gap();
         }
         Ok(RelayedPacket {
