@@ -425,7 +425,7 @@ impl Broadcast {
             }
             self.rates.look(now);
             self.choose_encodings(now);
-            self.set_budgets();
+            self.set_budgets(now);
         }
     }
 

@@ -1,4 +1,4 @@
-use hawser_fanout::{Budget, LEVELS, Level, Rate};
+use hawser_fanout::{Budget, LEVELS, Level, Rate, Share};
 use hawser_units::{Bitrate, ByteSize, Instant};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -16,10 +16,15 @@ const MEMORY: Duration = Duration::from_secs(1);
 /// The average rate in bits per second below which a base counts as not received.
 const NOTHING: f64 = 10_000.0;
 
-/// The shares of a subscriber's rate that the layers may have for which it gets one more, and for which
-/// it keeps them.
+/// The shares of a subscriber's rate that the bases of an encoding may have for which it gets a better one, and
+/// for which it keeps it. A layer that is sent of all frames is also kept up to the second one, and where layers are
+/// sent of all frames or of none, one is added up to the first.
 pub(crate) const ADDED: f64 = 0.9;
 pub(crate) const KEPT: f64 = 1.05;
+
+/// The smallest share of the frames. A rarer higher layer would delay the bases of many frames; a base has to show
+/// what the path bears.
+const SMALLEST: f64 = 1.0 / 32.0;
 
 /// The rates of the layers of each track of a broadcast, by priority.
 #[derive(Debug, Default)]
@@ -79,34 +84,20 @@ impl LayerRates {
     /// Returns the budget for tracks of a subscriber whose rate is `rate`, and whose budget was `before`. A
     /// rate of `None` gives a budget of nothing.
     ///
-    /// It has the base and the higher layers that fit the rate. A higher layer in some frames only would
-    /// arrive as a train that exceeds the rate of the path.
+    /// It has the layers that fit the rate, and of the next one the share of the frames that the rest of the rate
+    /// bears, if that is [`SMALLEST`] or more. Of the base it has [`SMALLEST`] in any case. Higher layers are sent of
+    /// all frames or of none if the path does not bear bursts: a frame with one exceeds the rate.
     pub(crate) fn budget(
         &self,
         aliases: &BTreeSet<u32>,
         rate: Option<Bitrate>,
         before: &Budget,
+        bears_bursts: bool,
     ) -> Budget {
         let Some(rate) = rate else {
             return nothing();
         };
-        let mut least_priority = 0;
-        let all = self.of(aliases);
-        let mut sum = all[0];
-        for (priority, bps) in (1u8..).zip(&all[1..]) {
-            sum += bps;
-            let share = match priority <= before.least_priority {
-                true => KEPT,
-                false => ADDED,
-            };
-            if sum > share * rate.bps() as f64 {
-                break;
-            }
-            least_priority = priority;
-        }
-        if usize::from(least_priority) == LEVELS - 1 {
-            least_priority = u8::MAX;
-        }
+        let (least_priority, share) = self.bearable(aliases, rate, before, bears_bursts);
         let overflow = rate.bytes_in(OVERFLOW).0 as i64;
         let level = Level {
             floor: -overflow,
@@ -115,8 +106,39 @@ impl LayerRates {
         Budget {
             levels: [level; LEVELS],
             least_priority,
+            share,
             ..Budget::of(Rate::new(rate, rate.bytes_in(DEPTH)))
         }
+    }
+
+    /// Returns the least priority that a rate bears, and the share of the frames in which it does.
+    fn bearable(
+        &self,
+        aliases: &BTreeSet<u32>,
+        rate: Bitrate,
+        before: &Budget,
+        bears_bursts: bool,
+    ) -> (u8, Share) {
+        let rate = rate.bps() as f64;
+        let mut rest = rate;
+        for (priority, bps) in (0u8..).zip(self.of(aliases)) {
+            let was_whole = (priority, Share::ALL) <= (before.least_priority, before.share);
+            let allowed = match was_whole {
+                true => KEPT,
+                false if bears_bursts || priority == 0 => 1.0,
+                false => ADDED,
+            };
+            if bps <= rest + (allowed - 1.0) * rate {
+                rest -= bps;
+                continue;
+            }
+            let share = rest / bps;
+            return match priority.checked_sub(1) {
+                Some(lower) if share < SMALLEST || !bears_bursts => (lower, Share::ALL),
+                _ => (priority, Share::of(share.max(SMALLEST))),
+            };
+        }
+        (u8::MAX, Share::ALL)
     }
 }
 
@@ -149,36 +171,58 @@ mod tests {
         rates
     }
 
-    fn least_priority(mbps: f64, before: u8) -> u8 {
+    fn bearable(mbps: f64, before: (u8, f64)) -> (u8, u16) {
         let before = Budget {
-            least_priority: before,
+            least_priority: before.0,
+            share: Share::of(before.1),
             ..Budget::UNLIMITED
         };
         let rate = Bitrate::from_mbps(mbps);
-        rates()
-            .budget(&[7].into(), Some(rate), &before)
-            .least_priority
+        let budget = rates().budget(&[7].into(), Some(rate), &before, true);
+        (budget.least_priority, budget.share.get())
     }
 
     #[test]
-    fn a_subscriber_gets_the_layers_that_its_rate_bears() {
-        assert_eq!(least_priority(8.0, 0), 0);
-        assert_eq!(least_priority(1.0, 255), 0, "the base in any case");
-        assert_eq!(least_priority(25.0, 0), u8::MAX);
+    fn a_path_that_bears_no_bursts_gets_whole_layers() {
+        let budget = |mbps: f64, before: &Budget| {
+            let rate = Bitrate::from_mbps(mbps);
+            let budget = rates().budget(&[7].into(), Some(rate), before, false);
+            (budget.least_priority, budget.share.get())
+        };
+        let base = Budget {
+            least_priority: 0,
+            ..Budget::UNLIMITED
+        };
+        assert_eq!(budget(21.0, &base), (0, 256));
+        assert_eq!(budget(23.0, &base), (u8::MAX, 256));
+        assert_eq!(budget(19.5, &Budget::UNLIMITED), (u8::MAX, 256));
+        assert_eq!(budget(18.0, &Budget::UNLIMITED), (0, 256));
+        assert_eq!(budget(2.0, &base), (0, 128));
     }
 
     #[test]
-    fn a_layer_is_added_later_than_it_is_taken() {
-        assert_eq!(
-            [least_priority(21.0, 0), least_priority(21.0, 255)],
-            [0, u8::MAX]
-        );
-        assert_eq!(least_priority(18.0, 255), 0);
+    fn a_layer_is_sent_in_as_many_frames_as_the_rate_bears() {
+        assert_eq!(bearable(12.0, (0, 1.0)), (1, 128));
+        assert_eq!(bearable(8.0, (0, 1.0)), (1, 64));
+        assert_eq!(bearable(4.4, (0, 1.0)), (0, 256), "too few of layer 1");
+        assert_eq!(bearable(3.0, (0, 0.5)), (0, 192));
+        assert_eq!(bearable(0.5, (0, 1.0)), (0, 32));
+        assert_eq!(bearable(0.01, (0, 1.0)), (0, 8), "some in any case");
+        assert_eq!(bearable(25.0, (0, 1.0)), (u8::MAX, 256));
+    }
+
+    #[test]
+    fn a_layer_of_all_frames_is_kept_a_little_longer() {
+        assert_eq!(bearable(19.5, (u8::MAX, 1.0)), (u8::MAX, 256));
+        assert_eq!(bearable(19.5, (1, 0.9)), (1, 248));
+        assert_eq!(bearable(18.0, (u8::MAX, 1.0)), (1, 224));
+        assert_eq!(bearable(3.9, (0, 1.0)), (0, 256));
+        assert_eq!(bearable(3.9, (0, 0.9)), (0, 250));
     }
 
     #[test]
     fn one_that_is_not_heard_gets_nothing() {
-        let budget = rates().budget(&[7].into(), None, &Budget::UNLIMITED);
+        let budget = rates().budget(&[7].into(), None, &Budget::UNLIMITED, true);
         assert_eq!(budget.total.unwrap().depth_bytes(), 0);
         assert!(budget.levels.iter().all(|level| level.floor == i64::MAX));
     }

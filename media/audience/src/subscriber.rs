@@ -1,11 +1,12 @@
 use crate::cache::Cache;
 use crate::delivery::InFlight;
 use hawser_congestion::{Acked, Feedback as Report, Permission, RateControl};
+use hawser_fanout::Budget;
 use hawser_objects::Clock;
 use hawser_packets::feedback::{Block, ClockStamp, Feedback, Pose, Totals};
-use hawser_packets::media::{ObjectId, PacketId};
+use hawser_packets::media::{Header, ObjectId, PacketId};
 use hawser_units::{Bitrate, ByteSize, Ecn, Instant};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 use std::time::Duration;
 
@@ -19,6 +20,12 @@ const LOW: f64 = 0.4;
 
 /// The longest time between two updates of a subscriber whose reports are missing.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
+
+/// The time for which a budget is remembered after it was replaced: longer than packets wait for a look.
+const BUDGET_MEMORY: Duration = Duration::from_millis(300);
+
+/// The time after a mark for which a path is taken for one whose queue management bears no bursts.
+const MARK_MEMORY: Duration = Duration::from_secs(30);
 
 /// The time between two searches for objects to forget.
 const TIDYING_INTERVAL: Duration = Duration::from_millis(500);
@@ -35,6 +42,8 @@ pub struct Subscriber {
     /// The objects of which all packets are sent when they arrive, each with the number of the packet
     /// that was the next one then.
     served: BTreeMap<ObjectId, u64>,
+    /// The budgets that may have decided on packets that were not looked at, each with the time from which on.
+    budgets: VecDeque<(Instant, Budget)>,
     /// The number below which packets of the cache have been processed, and the time of that.
     looked_at: u64,
     looked: Instant,
@@ -44,6 +53,8 @@ pub struct Subscriber {
     cached: BTreeSet<PacketId>,
     utilisation: Utilisation,
     newest: Option<Newest>,
+    /// The time of the newest report of a packet that was marked CE.
+    marked: Option<Instant>,
     pose: Option<Pose>,
     stats: SubscriberStats,
 }
@@ -94,6 +105,7 @@ impl Subscriber {
             overhead,
             clock: Clock::default(),
             served: BTreeMap::new(),
+            budgets: VecDeque::new(),
             looked_at: next,
             looked: Instant::ZERO,
             next_tidying: Instant::ZERO,
@@ -101,6 +113,7 @@ impl Subscriber {
             cached: BTreeSet::new(),
             utilisation: Utilisation::default(),
             newest: None,
+            marked: None,
             pose: None,
             stats: SubscriberStats::default(),
         }
@@ -109,6 +122,15 @@ impl Subscriber {
     /// Records that the packets of an object are forwarded to this subscriber as they arrive.
     pub fn serve(&mut self, object: ObjectId, cache: &Cache) {
         self.served.insert(object, cache.next());
+    }
+
+    /// Records the budget by which packets are sent from now on.
+    pub fn set_budget(&mut self, now: Instant, budget: Budget) {
+        self.budgets.push_back((now, budget));
+        let is_over = |(since, _): &(Instant, Budget)| *since + BUDGET_MEMORY <= now;
+        while self.budgets.get(1).is_some_and(is_over) {
+            self.budgets.pop_front();
+        }
     }
 
     /// Records the packets that have arrived at the relay and were therefore sent to the subscriber. To be
@@ -128,7 +150,7 @@ impl Subscriber {
                 false => self.served.contains_key(&id.object),
             };
             object = Some((id.object, is_served));
-            if is_served {
+            if is_served && self.is_in_share(&packet.header) {
                 let size = ByteSize(packet.datagram.len() as u64) + self.overhead;
                 self.in_flight.add(number, id, packet.arrived);
                 self.control.handle_sent(packet.arrived, number, size);
@@ -168,6 +190,9 @@ impl Subscriber {
         let mut is_answer = false;
         for block in &report.blocks {
             is_answer |= self.acknowledge(block, cache, &mut acked);
+        }
+        if acked.iter().any(|packet| packet.ecn == Ecn::Ce) {
+            self.marked = Some(now);
         }
         let lost = self.in_flight.lost(now, self.loss_delay());
         self.stats.lost += lost.len() as u64;
@@ -214,6 +239,12 @@ impl Subscriber {
         }
     }
 
+    /// Returns whether the path bears frames of more than its rate, as long as their queue drains: none was marked
+    /// lately.
+    pub fn bears_bursts(&self, now: Instant) -> bool {
+        self.marked.is_none_or(|at| at + MARK_MEMORY <= now)
+    }
+
     /// Returns the rate at which packets of the cache are sent.
     pub fn pacing_rate(&self) -> Bitrate {
         self.control.pacing_rate()
@@ -252,6 +283,13 @@ impl Subscriber {
     /// Returns the counts.
     pub const fn stats(&self) -> &SubscriberStats {
         &self.stats
+    }
+
+    /// Returns whether a packet of an object that is served was sent. Where the budget has just changed, one that may
+    /// not have been sent does not count: it would seem lost.
+    fn is_in_share(&self, header: &Header) -> bool {
+        let mut budgets = self.budgets.iter();
+        budgets.all(|(_, budget)| budget.has_packet(header))
     }
 
     /// Processes the part of a report on one object. Returns whether it acknowledges packets that were sent.

@@ -3,10 +3,10 @@
 #[path = "support/relayed.rs"]
 mod relayed;
 
-use hawser_fanout::{Budget, Frame, SlotIndex, TrackHop, Verdict};
+use hawser_fanout::{Budget, Frame, Share, SlotIndex, TrackHop, Verdict};
 use hawser_kernel::testing::{transit, with_ipv4};
 use hawser_media_bpf::relay::{Loss, Reason, Relay, Route, Session, TrackOptions, Upstream};
-use hawser_packets::media::{Header, write_hop};
+use hawser_packets::media::{Flags, Header, write_hop};
 use hawser_units::{Ecn, Instant};
 use hawser_wire::ip;
 use relayed::*;
@@ -419,6 +419,74 @@ fn what_does_not_reach_a_subscriber_is_counted() {
     let stats = relay.slot_stats(slot(2));
     assert_eq!((stats.packets, stats.lost[Loss::Expired as usize]), (6, 1));
     assert_eq!(stats.objects[Verdict::Served as usize], 6);
+}
+
+/// Half of the refinements, in a relay of which the second subscriber gets everything.
+fn relay_of_half() -> Relay {
+    let mut relay = relay();
+    let budget = Budget {
+        least_priority: 1,
+        share: Share::of(0.5),
+        ..Budget::UNLIMITED
+    };
+    relay.set_budget(slot(0), &budget);
+    relay
+}
+
+#[test]
+fn a_subscriber_is_sent_a_layer_of_a_share_of_the_groups() {
+    let relay = relay_of_half();
+    let mut registrations = relay.registrations().unwrap();
+    for (group, layer) in (0..16).flat_map(|group| [(group, 0), (group, 1), (group, 2)]) {
+        let sent = datagram(&header(object(group, 0, layer), 0, 1), 100);
+        relay.run(&arriving(false, &sent), 1).unwrap();
+    }
+    let registered = registrations.drain();
+    let groups = |index: usize, layer: u8| -> Vec<u32> {
+        let of_layer = registered.iter().filter(|r| r.object.layer == layer);
+        let served = of_layer.filter(|r| r.served.contains(slot(index)));
+        served.map(|r| r.object.group).collect()
+    };
+    let all: Vec<u32> = (0..16).collect();
+    assert_eq!(groups(0, 0), all);
+    assert_eq!(groups(0, 1), [0, 2, 4, 6, 8, 10, 12, 14]);
+    assert!(groups(0, 2).is_empty());
+    assert!((0..3).all(|layer| groups(1, layer) == all));
+    let stats = relay.slot_stats(slot(0));
+    let objects = [
+        Verdict::Served,
+        Verdict::Thinned,
+        Verdict::Priority,
+        Verdict::Broken,
+    ];
+    let objects = objects.map(|verdict| stats.objects[verdict as usize]);
+    assert_eq!(objects, [24, 8, 8, 8]);
+}
+
+#[test]
+fn packets_that_decode_alone_are_thinned_one_by_one() {
+    let relay = relay_of_half();
+    let mut registrations = relay.registrations().unwrap();
+    let alone = |group: u32, layer: u8, index: u16| Header {
+        flags: Flags {
+            packets_alone: true,
+            ..Flags::default()
+        },
+        ..header(object(group, 0, layer), index, 20)
+    };
+    for (group, layer) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+        for index in 0..20 {
+            let sent = datagram(&alone(group, layer, index), 100);
+            relay.run(&arriving(false, &sent), 1).unwrap();
+        }
+    }
+    let registered = registrations.drain();
+    assert!(registered.iter().all(|r| r.served.contains(slot(0))));
+    let [some, all] = [0, 1].map(|index| relay.slot_stats(slot(index)));
+    // All of both bases.
+    assert_eq!((some.packets, all.packets), (60, 80));
+    assert_eq!(some.lost[Loss::Thinned as usize], 20);
+    assert_eq!(some.bytes, 60 * 128);
 }
 
 #[test]

@@ -90,7 +90,7 @@ fn every_subscriber_receives_each_packet_with_any_offload() {
             assert_eq!(counted(relay.counts(None).unwrap()), []);
             for index in 0..20 {
                 let stats = relay.slot_stats(slot(index));
-                assert_eq!((stats.packets, stats.lost), (packets, [0; 5]), "{index}");
+                assert_eq!((stats.packets, stats.lost), (packets, [0; 6]), "{index}");
             }
         });
     }

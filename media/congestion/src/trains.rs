@@ -10,7 +10,7 @@ use hawser_units::{Bitrate, ByteSize, Ecn, Instant};
 use std::time::Duration;
 
 /// The time in which the queue of a train has drained, if the path bears the stream: some frames.
-const DRAINED_WITHIN: Duration = Duration::from_millis(150);
+const DRAINED_WITHIN: Duration = Duration::from_millis(300);
 
 /// The queue that no packet escaped above which the rate is reduced, and below which it grows.
 const STANDING: Duration = Duration::from_millis(10);
@@ -117,7 +117,10 @@ impl TrainControl {
         }
         for packet in &confirmed.arrived {
             self.base.add(now, packet.forward_ns());
-            self.recent.add(now, packet.forward_ns());
+        }
+        let delays = confirmed.arrived.iter().map(Arrived::forward_ns);
+        if let Some(lowest) = delays.min() {
+            self.recent.add(now, lowest);
         }
         self.throughput.add(now, confirmed.acked);
         self.acked += confirmed.arrived.len() as u64;

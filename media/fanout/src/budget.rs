@@ -1,3 +1,5 @@
+use crate::Share;
+use hawser_packets::media::{Header, PacketId};
 use hawser_units::{Bitrate, ByteSize, Instant};
 
 /// The number of levels of priority that budgets distinguish. Level 0 is the most important; the
@@ -42,6 +44,9 @@ pub struct Budget {
     pub levels: [Level; LEVELS],
     /// The least important priority that is sent; 255 is all.
     pub least_priority: u8,
+    /// The share of groups of which objects of this priority are sent; of objects whose packets decode alone, the
+    /// share of their packets.
+    pub share: Share,
 }
 
 /// Bytes that may be sent. `spent` only rises, so sending needs no lock.
@@ -83,6 +88,7 @@ impl Budget {
             limit: None,
         }; LEVELS],
         least_priority: u8::MAX,
+        share: Share::ALL,
     };
 
     /// Returns the budget of a bucket without reserves, the same for all levels.
@@ -93,10 +99,31 @@ impl Budget {
         }
     }
 
+    /// Returns whether the object of a packet is in the share.
+    pub(crate) fn has_object(&self, header: &Header) -> bool {
+        header.flags.packets_alone
+            || header.priority != self.least_priority
+            || self.share.contains(header.id.object.group)
+    }
+
+    /// Returns whether a packet of an object that is served is in the share.
+    pub fn has_packet(&self, header: &Header) -> bool {
+        !header.flags.packets_alone
+            || header.priority != self.least_priority
+            || self.share.contains(number(&header.id))
+    }
+
     /// Returns the level of a priority.
     pub fn level(priority: u8) -> usize {
         usize::from(priority).min(LEVELS - 1)
     }
+}
+
+/// Returns the number of a packet that decides whether it is in a share. Each group begins with another one, so
+/// that also of short objects a share is exact over some groups.
+const fn number(id: &PacketId) -> u32 {
+    let step = id.object.group.wrapping_mul(159);
+    step.wrapping_add(id.index as u32)
 }
 
 impl Default for Budget {

@@ -9,6 +9,8 @@
 //!   served the object ([`Verdict`]). That holds for all packets of the object.
 //! - A subscriber's [`Budget`] decides by the bytes that are left when the object begins; what is
 //!   sent is charged packet by packet, since the length of an object may not be known before its end.
+//! - Of the least important priority that a subscriber is sent, it may get a [`Share`] only: of the groups, or
+//!   of the packets where each decodes alone. The kernel passes trains of these whole.
 //! - An object is not served if something that it depends on was not.
 //!
 //! ```
@@ -55,6 +57,7 @@ mod index;
 mod objects;
 mod pool;
 mod relay;
+mod share;
 mod slots;
 mod verdict;
 
@@ -63,6 +66,7 @@ pub use frame::Frame;
 pub use index::{SlotIndex, TrackIndex};
 pub use pool::SlotPool;
 pub use relay::{Delivery, Registration, Relay, Selection, SlotStats, Subscriber, TrackHop};
+pub use share::Share;
 pub use slots::SlotSet;
 pub use verdict::{Refusal, Verdict};
 

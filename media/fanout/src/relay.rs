@@ -299,7 +299,7 @@ impl Relay {
         let level = Budget::level(object.priority);
         let to = object.served.iter().filter(|slot| {
             let slot = self.slots[slot.get()].as_mut();
-            slot.is_some_and(|slot| slot.send(now, object.begun, level, datagram.len()))
+            slot.is_some_and(|slot| slot.send(now, object.begun, level, &header, datagram.len()))
         });
         Ok(Delivery {
             track: index,
@@ -406,6 +406,9 @@ impl Slot {
         if header.priority > budget.least_priority {
             return Verdict::Priority;
         }
+        if !budget.has_object(header) {
+            return Verdict::Thinned;
+        }
         let level = Budget::level(header.priority);
         let limits = budget.levels[level];
         self.total.fill(budget.total, now);
@@ -420,8 +423,16 @@ impl Slot {
     }
 
     /// Sends a datagram of an object that is served; returns whether it leaves.
-    fn send(&mut self, now: Instant, begun: Instant, level: usize, bytes: usize) -> bool {
-        if begun < self.subscriber.since || self.subscriber.expires <= now {
+    fn send(
+        &mut self,
+        now: Instant,
+        begun: Instant,
+        level: usize,
+        header: &Header,
+        bytes: usize,
+    ) -> bool {
+        let Subscriber { since, expires, .. } = self.subscriber;
+        if begun < since || expires <= now || !self.subscriber.budget.has_packet(header) {
             return false;
         }
         let headers = if self.subscriber.is_ipv6 { 48 } else { 28 };

@@ -47,11 +47,13 @@ pub enum Verdict {
     Tokens = 6,
     /// The bucket of the level has no bytes.
     Limit = 7,
+    /// The priority is the least one that is sent, and the group is not in the share of it.
+    Thinned = 8,
 }
 
 impl Verdict {
     /// All verdicts, in the order of their values.
-    pub const ALL: [Verdict; 8] = [
+    pub const ALL: [Verdict; 9] = [
         Verdict::Served,
         Verdict::BeforeJoin,
         Verdict::Expired,
@@ -60,6 +62,7 @@ impl Verdict {
         Verdict::Priority,
         Verdict::Tokens,
         Verdict::Limit,
+        Verdict::Thinned,
     ];
 
     /// Returns the name in metrics and logs.
@@ -73,6 +76,7 @@ impl Verdict {
             Verdict::Priority => "priority",
             Verdict::Tokens => "tokens",
             Verdict::Limit => "limit",
+            Verdict::Thinned => "thinned",
         }
     }
 
@@ -80,7 +84,11 @@ impl Verdict {
     pub const fn drops(self) -> bool {
         matches!(
             self,
-            Verdict::Broken | Verdict::Priority | Verdict::Tokens | Verdict::Limit
+            Verdict::Broken
+                | Verdict::Priority
+                | Verdict::Tokens
+                | Verdict::Limit
+                | Verdict::Thinned
         )
     }
 }

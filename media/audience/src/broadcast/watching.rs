@@ -95,11 +95,15 @@ impl Broadcast {
             IpAddr::V4(_) => IPV4_UDP,
             IpAddr::V6(_) => IPV6_UDP,
         };
-        let subscriber = Subscriber::new(control, overhead, self.cache.next());
+        let mut subscriber = Subscriber::new(control, overhead, self.cache.next());
         // It has no selection yet.
-        let budget = self
-            .rates
-            .budget(&BTreeSet::new(), subscriber.rate(), &Budget::UNLIMITED);
+        let budget = self.rates.budget(
+            &BTreeSet::new(),
+            subscriber.rate(),
+            &Budget::UNLIMITED,
+            true,
+        );
+        subscriber.set_budget(now, budget);
         self.watchers.insert(
             session,
             Watcher {
@@ -210,13 +214,16 @@ impl Broadcast {
     }
 
     /// Sets the budgets that have changed.
-    pub(super) fn set_budgets(&mut self) {
+    pub(super) fn set_budgets(&mut self, now: Instant) {
         for (session, watcher) in &mut self.watchers {
             let rate = watcher.subscriber.rate();
             let tracks = watcher.choice.tracks();
-            let budget = self.rates.budget(tracks, rate, &watcher.budget);
+            let bears_bursts = watcher.subscriber.bears_bursts(now);
+            let before = &watcher.budget;
+            let budget = self.rates.budget(tracks, rate, before, bears_bursts);
             if is_notable(&watcher.budget, &budget) {
                 watcher.budget = budget;
+                watcher.subscriber.set_budget(now, budget);
                 let session = *session;
                 self.commands
                     .push_back(Command::SetBudget { session, budget });
@@ -314,5 +321,6 @@ fn is_notable(old: &Budget, new: &Budget) -> bool {
     let (Some(before), Some(after)) = (rate(old), rate(new)) else {
         return old != new;
     };
-    (before - after).abs() > NOTABLE * before || old.least_priority != new.least_priority
+    let sent = |budget: &Budget| (budget.least_priority, budget.share);
+    (before - after).abs() > NOTABLE * before || sent(old) != sent(new)
 }

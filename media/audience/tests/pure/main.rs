@@ -3,4 +3,5 @@
 mod encodings;
 mod relayed;
 mod support;
+mod thinned;
 mod whole;

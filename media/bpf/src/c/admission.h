@@ -22,6 +22,7 @@ struct admission {
 	__u32 track;
 	__u8 layer;
 	__u8 priority;
+	__u8 alone; /* each packet decodes alone */
 };
 
 static __always_inline __u32 level_of(__u8 priority)
@@ -108,6 +109,9 @@ static __always_inline enum relay_verdict judge(const struct admission *admissio
 		return SLOT_BROKEN;
 	if (admission->priority > budget->least_priority)
 		return SLOT_PRIORITY;
+	if (!admission->alone && admission->priority == budget->least_priority &&
+	    !is_in_share(admission->frame >> 32, READ_ONCE(budget->share)))
+		return SLOT_THINNED;
 	level = level_of(admission->priority);
 	barrier_var(level); /* Linux 6.1 forgets its range on the stack: it has to be masked */
 	level &= RELAY_LEVELS - 1;

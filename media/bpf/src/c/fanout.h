@@ -34,7 +34,10 @@ struct fanout {
 	__u32 addresses_sum;
 	__u32 ports_sum;
 	__u32 header_sum;      /* of the IP header; that of IPv4 sums up to nothing */
+	__u32 number;	       /* of the packet, for shares */
 	__u8 level;	       /* of priority */
+	__u8 priority;
+	bool alone;	       /* it is one packet, which decodes alone */
 	bool has_checksum;
 	bool others;	       /* slots of the other family were passed over */
 	bool is_broken;	       /* the headers could not be changed to the other family */
@@ -154,6 +157,17 @@ static __always_inline void spend(struct relay_account *account, const struct fa
 	__sync_fetch_and_add(&account->buckets[fanout->level & (RELAY_LEVELS - 1)].spent, bytes);
 }
 
+/* Returns whether the packet is not in the share of a slot. Each group begins with another number, so that also of
+ * short objects a share is exact over some groups.
+ */
+static __always_inline bool is_thinned(const struct fanout *fanout, __u32 index)
+{
+	const struct relay_budget *budget = bpf_map_lookup_elem(&relay_budgets, &index);
+
+	return budget && fanout->priority == READ_ONCE(budget->least_priority) &&
+	       !is_in_share(fanout->number, READ_ONCE(budget->share));
+}
+
 static __always_inline void send_to(struct fanout *fanout, __u32 index)
 {
 	struct relay_account *account = bpf_map_lookup_elem(&relay_accounts, &index);
@@ -168,6 +182,8 @@ static __always_inline void send_to(struct fanout *fanout, __u32 index)
 	}
 	if (READ_ONCE(slot->expires_ns) <= fanout->now_ns)
 		return lose(account, LOSS_EXPIRED, fanout->packets);
+	if (fanout->alone && is_thinned(fanout, index))
+		return lose(account, LOSS_THINNED, fanout->packets);
 	ip_bytes = fanout->udp_bytes + ip_header_bytes(fanout);
 	if (!slot->ifindex)
 		return lose(account, LOSS_NO_ROUTE, fanout->packets);

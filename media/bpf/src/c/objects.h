@@ -25,6 +25,7 @@ struct offer {
 	__u8 layer;
 	__u8 priority;
 	__u8 level;
+	__u8 alone; /* each packet decodes alone */
 	__u8 busy; /* the program is at work on this CPU */
 	__u64 slots[RELAY_WORDS]; /* that the packets go to */
 	__u8 headers[64];	  /* that the packet had, if a copy goes to user space */
@@ -143,6 +144,7 @@ static __noinline int begin(struct relay_ring *ring, const struct offer *offer, 
 		.track = offer->track,
 		.layer = offer->layer,
 		.priority = offer->priority,
+		.alone = offer->alone,
 	};
 
 	admission.of = bpf_map_lookup_elem(&relay_tracks, &offer->track);

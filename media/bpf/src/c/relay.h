@@ -158,6 +158,7 @@ static __always_inline void offer_first(struct offer *offer, const struct media 
 	offer->count = bpf_ntohs(media->count_be);
 	offer->layer = media->layer;
 	offer->priority = media->priority;
+	offer->alone = media->flags & MEDIA_ALONE;
 }
 
 /* Offers the next packet of a train; returns whether it belongs to the same object and is the
@@ -333,6 +334,9 @@ static __noinline int forward(struct incoming *in, bool is_kept)
 		.ports_sum = in->ports_sum,
 		.header_sum = in->header_sum,
 		.level = offer->level,
+		.priority = offer->priority,
+		.alone = offer->alone && in->packets == 1,
+		.number = (__u32)(offer->frame >> 32) * 159 + offer->first,
 		.has_checksum = in->has_checksum,
 	};
 

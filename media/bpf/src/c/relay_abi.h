@@ -41,6 +41,7 @@ _Static_assert(sizeof(struct media) == 36, "the header of media is 36 bytes");
 
 #define MEDIA_VERSION 1
 #define MEDIA_FLAGS 0x7
+#define MEDIA_ALONE 0x2 /* each packet decodes alone */
 #define MEDIA_LAYERS 8
 #define MEDIA_SMALLEST 53 /* the header, a byte of payload, its authentication tag */
 #define MEDIA_HOP 26      /* the offset of what each hop replaces */
@@ -152,7 +153,7 @@ struct relay_budget {
 	struct relay_rate rates[RELAY_BUCKETS];
 	__s64 floors[RELAY_LEVELS]; /* the bytes that must be left when an object begins */
 	__u32 least_priority;
-	__u32 reserved;
+	__u32 share; /* of the groups, or packets that decode alone, that are sent of this priority, in 1/256 */
 };
 _Static_assert(sizeof(struct relay_budget) == 216, "relay_budget");
 
@@ -199,6 +200,7 @@ enum relay_verdict {
 	SLOT_PRIORITY,
 	SLOT_TOKENS,
 	SLOT_LIMIT,
+	SLOT_THINNED,
 	RELAY_VERDICTS,
 };
 
@@ -209,6 +211,7 @@ enum relay_loss {
 	LOSS_TOO_BIG,	  /* for the interface */
 	LOSS_NO_CHECKSUM, /* it came without over IPv4, and IPv6 demands one */
 	LOSS_DEVICE,	  /* the kernel could not clone it, or its device dropped it */
+	LOSS_THINNED,	  /* it decodes alone, and is not in the share of the slot */
 	RELAY_LOSSES,
 };
 
@@ -228,7 +231,7 @@ struct relay_account {
 	__u64 lost[RELAY_LOSSES];      /* packets */
 	__u64 objects[RELAY_VERDICTS]; /* that began */
 };
-_Static_assert(sizeof(struct relay_account) == 328, "relay_account");
+_Static_assert(sizeof(struct relay_account) == 344, "relay_account");
 
 /* The state of a subscription: where it begins, and what the slot cannot decode because something that
  * it depends on was not served.

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (BSD-2-Clause OR GPL-2.0-only) */
-/* Bitmaps of slots and of packets. */
+/* Bitmaps of slots and of packets, and shares of groups. */
 #ifndef HAWSER_RELAY_BITS_H
 #define HAWSER_RELAY_BITS_H
 
@@ -30,6 +30,17 @@ static __always_inline __u64 bits_in_word(__u32 start, __u32 end, __u32 index)
 	if (low >= high)
 		return 0;
 	return ~0ULL >> (64 - (high - low)) << (low & 63);
+}
+
+/* Returns whether a number is in a share, in 1/256: whether its lowest eight bits in reverse order are below
+ * it, which spreads the share evenly.
+ */
+static __always_inline bool is_in_share(__u32 number, __u32 share)
+{
+	number = (number & 0x0f) << 4 | (number & 0xf0) >> 4;
+	number = (number & 0x33) << 2 | (number & 0xcc) >> 2;
+	number = (number & 0x55) << 1 | (number & 0xaa) >> 1;
+	return number < share;
 }
 
 #endif

@@ -82,6 +82,8 @@ columns! {
     NoChecksum = LOSS_NO_CHECKSUM, "no_checksum";
     /// The kernel could not clone it, or its device dropped it.
     Device = LOSS_DEVICE, "device";
+    /// It decodes alone, and is not in the share of packets that the subscriber is sent.
+    Thinned = LOSS_THINNED, "thinned";
 }
 
 #[cfg(test)]

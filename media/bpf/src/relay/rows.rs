@@ -184,6 +184,8 @@ impl Rows {
         }
         let least = u32::from(budget.least_priority);
         atomic!(AtomicU32, row, least_priority).store(least, Ordering::Relaxed);
+        let share = u32::from(budget.share.get());
+        atomic!(AtomicU32, row, share).store(share, Ordering::Relaxed);
     }
 
     pub(super) fn spend(&self, slot: SlotIndex, priority: u8, bytes: u64) {

@@ -1,7 +1,7 @@
 //! Invariants that hold after any operations.
 
 use crate::operations::{START, Step, operations, relay, steps};
-use hawser_fanout::{Frame, Refusal, SlotIndex, TrackIndex, Verdict};
+use hawser_fanout::{Frame, Refusal, SlotIndex, SlotSet, TrackIndex, Verdict};
 use hawser_packets::media::{ObjectId, Packet, PacketId};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -15,19 +15,23 @@ fn object(track: TrackIndex, id: &ObjectId) -> Object {
 
 proptest! {
     #[test]
-    fn an_object_goes_to_the_subscribers_of_its_first_packet_once(
+    fn packets_go_once_to_those_who_are_served_their_object(
         operations in operations(),
     ) {
         let mut relay = relay();
         let mut sent: HashSet<(TrackIndex, PacketId)> = HashSet::new();
-        let mut served: HashMap<Object, BTreeSet<SlotIndex>> = HashMap::new();
+        let mut served: HashMap<Object, SlotSet> = HashMap::new();
         for (now, step) in steps(&operations) {
             let Some(Ok(delivery)) = step.apply(&mut relay, now) else { continue };
             let Step::Datagram { bytes, .. } = &step else { unreachable!() };
             let mut id = Packet::parse(bytes).unwrap().header.id;
-            let to: BTreeSet<SlotIndex> = delivery.to.into_iter().collect();
-            let first = served.entry(object(delivery.track, &id.object)).or_insert_with(|| to.clone());
-            prop_assert!(to.is_subset(first));
+            while let Some(registration) = relay.poll_registration() {
+                let this = object(registration.track, &registration.object);
+                let before = *served.entry(this).or_insert(registration.served);
+                prop_assert_eq!(before, registration.served);
+            }
+            let of_object = served[&object(delivery.track, &id.object)];
+            prop_assert!(delivery.to.iter().all(|slot| of_object.contains(*slot)));
             id.object.alias = 0;
             prop_assert!(sent.insert((delivery.track, id)), "{:?} twice", id);
         }
@@ -51,9 +55,12 @@ proptest! {
                 (Step::Datagram { bytes, .. }, Some(Ok(delivery))) => {
                     let id = Packet::parse(bytes).unwrap().header.id.object;
                     let this = object(delivery.track, &id);
+                    let mut registered = std::iter::from_fn(|| relay.poll_registration());
+                    let of_this = registered.find(|r| object(r.track, &r.object) == this);
                     if !begun.insert(this) {
                         continue;
                     }
+                    let served = of_this.map(|registration| registration.served);
                     let subscriptions = missing.iter_mut().filter(|((track, _), _)| *track == delivery.track);
                     for ((_, slot), missing) in subscriptions {
                         let depends = |on: &Object| {
@@ -61,7 +68,7 @@ proptest! {
                         };
                         let joined = relay.joined(delivery.track, *slot);
                         let is_before = joined.is_none_or(|joined| this.1 < joined);
-                        if delivery.to.contains(slot) {
+                        if served.is_some_and(|served| served.contains(*slot)) {
                             prop_assert!(!is_before && !missing.iter().any(depends), "{:?} {:?}", this, missing);
                         } else if !is_before {
                             missing.push(this);

@@ -12,7 +12,7 @@
 
 use hawser_fanout::{
     Budget, Delivery, Frame, LEVELS, Level, REMEMBERED_OBJECTS, Rate, Refusal, Relay, Selection,
-    SlotIndex, Subscriber, TrackHop, TrackIndex,
+    Share, SlotIndex, Subscriber, TrackHop, TrackIndex,
 };
 use hawser_packets::media::{Flags, Header, Hop, MediaTime, ObjectId, PacketId, write_hop};
 use hawser_units::{Bitrate, ByteSize, Instant};
@@ -323,12 +323,14 @@ fn budget() -> impl Strategy<Value = Budget> {
             limit,
         });
     let levels = prop::collection::vec(level, LEVELS);
-    let least = prop_oneof![3 => Just(255u8), 1 => 0..4u8];
-    (prop::option::weighted(0.7, rate()), levels, least).prop_map(
-        |(total, levels, least_priority)| Budget {
+    let least = prop_oneof![2 => Just(255u8), 1 => 0..4u8];
+    let share = prop_oneof![1 => Just(1.0), 3 => 0.0..1.0].prop_map(Share::of);
+    (prop::option::weighted(0.7, rate()), levels, least, share).prop_map(
+        |(total, levels, least_priority, share)| Budget {
             total,
             levels: std::array::from_fn(|level| levels[level]),
             least_priority,
+            share,
         },
     )
 }
@@ -573,6 +575,7 @@ impl Publisher {
 
     fn header(&self, track: usize, layer: u8, [index, count]: [u16; 2]) -> Header {
         let Frame { group, object } = self.next[track];
+        let packets_alone = (group + object + u32::from(layer)).is_multiple_of(3);
         let object = ObjectId {
             alias: alias(0, track),
             group,
@@ -580,7 +583,10 @@ impl Publisher {
             layer,
         };
         Header {
-            flags: Flags::default(),
+            flags: Flags {
+                packets_alone,
+                ..Flags::default()
+            },
             priority: layer + 3 * (track as u8),
             id: PacketId { object, index },
             count: NonZeroU16::new(count),

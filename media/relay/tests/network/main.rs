@@ -229,6 +229,32 @@ fn a_slow_path_delays_and_thins_only_its_own_viewer() {
 }
 
 #[test]
+fn a_path_below_the_base_gets_fewer_points_of_each_frame() {
+    let machines = Machines::create("thin", 1);
+    // Half of the base.
+    machines.limit_far("1mbit");
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let _stop = SetOnDrop(&stop);
+        machines.publish_as(scope, 0, &stop, false);
+        let relay = machines.relay(0);
+        let far = machines.watch(scope, "far", Place::Far, &stop);
+        // The base has one of four points.
+        machines.wait_for_run("far", 30, |row| row.points < 1500);
+        let status = machines.wait_for_status(0, |status| {
+            let viewers = status.broadcasts[0].subscribers.iter();
+            let thinned = viewers.map(|viewer| count(&viewer.not_sent, "thinned"));
+            thinned.sum::<u64>() > 100
+        });
+        stop.store(true, Relaxed);
+        let far = far.join().unwrap();
+        println!("{far}\n{status:#?}");
+        assert_eq!(far.decoded.damaged.total(), 0, "{far}");
+        end(relay);
+    });
+}
+
+#[test]
 fn in_a_room_each_sees_all_others() {
     const PEOPLE: usize = 3;
     let machines = Machines::create("room", 1);

@@ -11,7 +11,8 @@ use hawser_fanout::{Refusal, Relay, SlotIndex, Subscriber, TrackHop, TrackIndex}
 use hawser_netem::{Delay, Discipline, DualPi2, Link, LinkConfig, Loss, Packet, Probability, Rate};
 use hawser_objects::{
     EncodedLayer, Encodings, FlowConfig, FrameAssembler, FrameConfig, LayerContent, Publication,
-    PublicationConfig, ReceivedFrame, Seed, TrackSecret, Viewer, ViewerConfig, ViewerEvent,
+    PublicationConfig, ReceivedFrame, ReceiverConfig, Seed, TrackSecret, Viewer, ViewerConfig,
+    ViewerEvent,
 };
 use hawser_packets::media::{ObjectId, Packet as Media, VERSION};
 use hawser_packets::session::{Announcement, Track};
@@ -86,9 +87,17 @@ pub(crate) struct Watcher {
 impl Watcher {
     pub(crate) fn new(port: u16, there: LinkConfig) -> Self {
         let back = link(None, 0.0);
+        let receiver = ReceiverConfig {
+            packet_events: true,
+            ..ReceiverConfig::default()
+        };
+        let config = ViewerConfig {
+            receiver,
+            ..ViewerConfig::default()
+        };
         Watcher {
             address: SocketAddr::from(([192, 0, 2, 1], port)),
-            viewer: Viewer::new(ViewerConfig::default(), secret(), [port as u8; 16]),
+            viewer: Viewer::new(config, secret(), [port as u8; 16]),
             assembler: FrameAssembler::new(FrameConfig {
                 selected: [(ALIAS, 2), (SMALL, 1)].into(),
                 encodings: Encodings::of(&announcement(true)),
@@ -119,6 +128,10 @@ impl Watcher {
                 ViewerEvent::Opened(_) => self.viewer.subscribe(now, vec![(ALIAS, self.layers)]),
                 ViewerEvent::Ended(_) => self.has_ended = true,
             }
+        }
+        let clock = self.viewer.receiver().map(|receiver| receiver.clock());
+        if let Some(relation) = clock.and_then(|clock| clock.relation()) {
+            self.assembler.set_round_trip(relation.round_trip);
         }
         while let Some(event) = self.viewer.poll_media() {
             self.assembler.handle_event(now, event);
@@ -247,6 +260,8 @@ pub(crate) struct World {
     pub(crate) refused: Vec<(ObjectId, Refusal)>,
     /// The rate of the stream.
     pub(crate) mbps: f64,
+    /// Each packet of the stream decodes alone.
+    pub(crate) has_chunks: bool,
     has_small: bool,
     pub(crate) whole: WholeObjects,
     pub(crate) objects: Vec<WholeObject>,
@@ -291,6 +306,7 @@ impl World {
             tagged: [0; 3],
             refused: Vec::new(),
             mbps: 20.0,
+            has_chunks: false,
             has_small,
             whole: WholeObjects::default(),
             objects: Vec::new(),
@@ -320,15 +336,20 @@ impl World {
                 vec![1; bytes * 4 / 5],
                 vec![2; bytes / 15],
             ];
+            let chunks = contents
+                .each_ref()
+                .map(|content| content.chunks(1100).collect::<Vec<&[u8]>>());
             let layers = [(ALIAS, 0), (ALIAS, 1), (SMALL, 0)];
-            let layers = layers
-                .iter()
-                .zip(&contents)
-                .map(|((alias, layer), content)| EncodedLayer {
+            let layers = layers.iter().zip(contents.iter().zip(&chunks)).map(
+                |((alias, layer), (content, chunks))| EncodedLayer {
                     alias: *alias,
                     layer: *layer,
-                    content: LayerContent::Whole(content),
-                });
+                    content: match self.has_chunks {
+                        true => LayerContent::Chunks(chunks),
+                        false => LayerContent::Whole(content),
+                    },
+                },
+            );
             let layers: Vec<EncodedLayer<'_>> = layers.collect();
             let count = if self.has_small { 3 } else { 2 };
             self.publication
@@ -406,11 +427,14 @@ impl World {
                 return None;
             }
         };
-        if forwarder.begun.insert(object) {
-            let slots = &forwarder.slots;
-            let served = slots.iter().filter(|(_, slot)| delivery.to.contains(slot));
-            let served: Vec<u32> = served.map(|(session, _)| *session).collect();
-            self.broadcast.handle_begun(object, served.into_iter());
+        while let Some(registration) = forwarder.relay.poll_registration() {
+            if forwarder.begun.insert(registration.object) {
+                let slots = forwarder.slots.iter();
+                let served = slots.filter(|(_, slot)| registration.served.contains(**slot));
+                let served: Vec<u32> = served.map(|(session, _)| *session).collect();
+                self.broadcast
+                    .handle_begun(registration.object, served.into_iter());
+            }
         }
         let joining: Vec<(u32, u32)> = self.broadcast.joining().collect();
         for (session, alias) in joining {
