@@ -11,6 +11,7 @@ mod window;
 use crate::judged::JudgedPacket;
 use crate::judgement::JudgeEvent;
 use crate::proposal::Proposal;
+use evaluate::MIN_HELP_RATIO;
 use hawser_units::{Instant, MAX_PATHS, PathId, PathSet, PolicyCode};
 use history::{Backoff, Change, PathHistory, USELESS_AFTER};
 use std::collections::{BTreeMap, VecDeque};
@@ -176,6 +177,11 @@ impl Evidence {
             let order =
                 skew.and_then(|skew| history.record_order(packet.sequence, packet.at + skew));
             let judged = history.record_use(useful.contains(path), packet.is_gap());
+            if let Some(trials) = &mut self.auto
+                && history.recent_use() >= MIN_HELP_RATIO
+            {
+                trials.silence.resume(path, packet.at);
+            }
             is_useless |= history.useless == USELESS_AFTER && self.code.contains(path);
             if let Some(out_of_order) = order {
                 self.window.count_order(path, out_of_order);
@@ -334,7 +340,7 @@ impl Evidence {
             return;
         };
         trials.protection.begin(now);
-        if trials.silence.note(packet.at, packet.is_gap()) {
+        if trials.silence.note(packet) {
             trials.protection.fail(now);
         }
         if trials.is_left_with(packet.epoch) {

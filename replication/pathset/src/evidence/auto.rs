@@ -223,11 +223,7 @@ impl Evidence {
     /// force are left out if the copies on these are in vain.
     fn untried(&self, is_in_vain: bool) -> Option<PathSet> {
         let trials = self.auto.as_ref()?;
-        let usable: PathSet = self
-            .paths
-            .iter()
-            .filter(|path| self.promise(*path) >= MIN_HELP_RATIO)
-            .collect();
+        let usable: PathSet = self.paths.iter().filter(|path| self.works(*path)).collect();
         let damages = self.window.damages();
         let predicted = |set: PathSet| {
             let damage = damages.without_others(set);
@@ -278,8 +274,10 @@ impl Evidence {
     /// rate.
     fn best_observed(&self, rate: f64) -> Option<(PathSet, f64)> {
         let trials = self.auto.as_ref()?;
-        let allowed =
-            |set: &PathSet| set.difference(self.paths).is_empty() && set.len() <= self.affordable();
+        let allowed = |set: &PathSet| {
+            let delivers = set.iter().any(|path| !self.has_stopped(path));
+            delivers && set.difference(self.paths).is_empty() && set.len() <= self.affordable()
+        };
         let observed = || {
             trials
                 .all_observed(self.now)
@@ -302,19 +300,30 @@ impl Evidence {
 
     /// Returns whether a path alone would carry most packets, as far as is known.
     fn works(&self, path: PathId) -> bool {
-        let stopped = self.auto.as_ref().map(|trials| trials.silence.stopped());
-        let is_stopped = stopped.is_some_and(|stopped| stopped.contains(path));
-        !is_stopped && self.promise(path) >= MIN_HELP_RATIO
+        !self.has_stopped(path) && self.promise(path) >= MIN_HELP_RATIO
     }
 
-    /// Returns whether a set has enough paths that work.
+    fn working(&self, set: PathSet) -> usize {
+        set.iter().filter(|path| self.works(*path)).count()
+    }
+
+    /// Returns whether nothing arrives over a path any more.
+    pub(super) fn has_stopped(&self, path: PathId) -> bool {
+        let stopped = self.auto.as_ref().map(|trials| trials.silence.stopped());
+        stopped.is_some_and(|stopped| stopped.contains(path))
+    }
+
+    /// Returns whether enough paths of a set work, or not even enough of those in force, so that these
+    /// protect nothing. A path that has stopped is kept beside another one: it may be back before the
+    /// other one fails.
     fn protects(&self, set: PathSet) -> bool {
-        !self.is_protected() || set.iter().filter(|path| self.works(*path)).count() >= 2
+        let is_waiting = self.code.iter().any(|path| self.has_stopped(path));
+        !self.is_protected() || self.working(set) >= 2 || self.working(self.code) < 2 && !is_waiting
     }
 
     /// Returns `set`, with the most useful other path if it protects the flow only with that.
     pub(super) fn protected(&self, set: PathSet) -> PathSet {
-        if self.protects(set) {
+        if !self.is_protected() || self.working(set) >= 2 {
             return set;
         }
         let has_failed = |set: PathSet| {
@@ -457,7 +466,7 @@ impl Evidence {
             self.replace_stopped(stopped);
             return;
         }
-        let Some((silent, has_failed)) = trials.silence.poll(now, since) else {
+        let Some((silent, has_failed)) = trials.silence.poll(now, code, since) else {
             return;
         };
         if has_failed {

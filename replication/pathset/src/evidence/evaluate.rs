@@ -108,7 +108,10 @@ impl Evidence {
             left = self.code.iter().min_by_key(useless).into_iter().collect();
         }
         left = self.protected(left);
-        if left.len() < 2 && self.is_protected() {
+        if left.len() < 2
+            && self.is_protected()
+            && self.code.iter().any(|path| self.has_stopped(path))
+        {
             // A path that was cut may be back before the other one fails.
             return None;
         }

@@ -1,3 +1,4 @@
+use crate::judged::JudgedPacket;
 use hawser_units::{Instant, MAX_PATHS, PathId, PathSet};
 use std::time::Duration;
 
@@ -52,8 +53,9 @@ pub(super) struct Silence {
     /// By path index: the first copy over a path in force that arrived more than [`MAX_SKEW`] after the
     /// newest one over this path.
     behind: Newest,
-    /// The paths over which nothing arrived any more, although packets arrived over others.
-    stopped: PathSet,
+    /// By path index: when it was noticed that nothing arrives any more over the path, although packets
+    /// are sent.
+    stopped: Newest,
 }
 
 /// A silence that was noticed.
@@ -79,7 +81,7 @@ impl Silence {
             pause: None,
             noted: None,
             behind: Newest::default(),
-            stopped: PathSet::EMPTY,
+            stopped: Newest::default(),
         }
     }
 
@@ -107,7 +109,6 @@ impl Silence {
         if newest > self.newest[index] {
             self.newest[index] = newest;
             self.behind[index] = None;
-            self.stopped = self.stopped.without(path);
         }
         let is_behind =
             |last: &Instant| newest.is_none_or(|newest| last.saturating_since(newest) > MAX_SKEW);
@@ -120,9 +121,9 @@ impl Silence {
         self.usual = usual.max(gap);
     }
 
-    /// Takes note of a packet whose fate is known; `is_gap` is set for one that was lost. Returns
-    /// whether it shows that paths have failed.
-    pub(super) fn note(&mut self, at: Instant, is_gap: bool) -> bool {
+    /// Takes note of a packet whose fate is known. Returns whether it shows that paths have failed.
+    pub(super) fn note(&mut self, packet: &JudgedPacket) -> bool {
+        let (at, is_gap) = (packet.at, packet.is_gap());
         let Some(noted) = self.noted.take_if(|noted| at > noted.last) else {
             return false;
         };
@@ -167,13 +168,21 @@ impl Silence {
         self.last.or(self.probe.map(|_| since))
     }
 
-    /// Returns for how long nothing has arrived, if that is too long, and whether it has just become
+    /// Returns for how long nothing has arrived over `code`, if that is too long, and whether it has just become
     /// certain that the paths have failed.
-    pub(super) fn poll(&mut self, now: Instant, since: Instant) -> Option<(Duration, bool)> {
+    pub(super) fn poll(
+        &mut self,
+        now: Instant,
+        code: PathSet,
+        since: Instant,
+    ) -> Option<(Duration, bool)> {
         self.due(since).filter(|due| *due <= now)?;
         let last = self.last_before_silence(since)?;
         let was_failure = self.noted.is_some_and(|noted| noted.is_failure);
         let is_failure = self.probe.is_some_and(|probe| probe + MAX_SKEW <= now);
+        if is_failure {
+            self.stop(code, now);
+        }
         self.noted = Some(Noted {
             last,
             at: now,
@@ -199,13 +208,26 @@ impl Silence {
             behind.is_some_and(|behind| last.saturating_since(behind.max(since)) > STOPPED_AFTER)
         };
         let silent: PathSet = code.iter().filter(is_silent).collect();
-        let newly = silent.difference(self.stopped);
-        self.stopped = self.stopped.union(silent);
+        let newly = silent.difference(self.stopped());
+        self.stop(newly, last);
         newly
     }
 
-    /// Returns the paths that stopped while they were in force, and over which nothing arrived since.
+    /// Notes that copies of packets that arrived until `at` show that a path delivers.
+    pub(super) fn resume(&mut self, path: PathId, at: Instant) {
+        self.stopped[path.index()].take_if(|stopped| at > *stopped);
+    }
+
+    fn stop(&mut self, paths: PathSet, now: Instant) {
+        for path in paths.iter() {
+            self.stopped[path.index()].get_or_insert(now);
+        }
+    }
+
+    /// Returns the paths that stopped while they were in force. One that delivers again still counts
+    /// until packets show that, whose deadline has passed.
     pub(super) fn stopped(&self) -> PathSet {
-        self.stopped
+        let has_stopped = |path: &PathId| self.stopped[path.index()].is_some();
+        PathId::all().filter(has_stopped).collect()
     }
 }

@@ -36,10 +36,10 @@ pub(super) struct Trials {
     pub(super) protection: Protection,
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 struct Trial {
-    rate: Rate,
-    at: Instant,
+    /// What was observed of the set, and when.
+    observed: Option<(Rate, Instant)>,
     backoff: Backoff,
 }
 
@@ -119,20 +119,16 @@ impl Trials {
 
     /// Notes the packets that were damaged while `set` was in force.
     pub(super) fn observe(&mut self, set: PathSet, rate: Rate, now: Instant) {
-        let trial = self.sets.entry(set.bits()).or_insert(Trial {
-            rate,
-            at: now,
-            backoff: Backoff::default(),
-        });
-        (trial.rate, trial.at) = (rate, now);
+        self.sets.entry(set.bits()).or_default().observed = Some((rate, now));
     }
 
     /// Returns the sets that were recently in force, with the packets that were damaged.
     pub(super) fn all_observed(&self, now: Instant) -> impl Iterator<Item = (PathSet, Rate)> + '_ {
-        self.sets
-            .iter()
-            .filter(move |(_, trial)| now.saturating_since(trial.at) < FRESH)
-            .map(|(bits, trial)| (PathSet::from_bits(*bits), trial.rate))
+        self.sets.iter().filter_map(move |(bits, trial)| {
+            let (rate, at) = trial.observed?;
+            let is_fresh = now.saturating_since(at) < FRESH;
+            is_fresh.then_some((PathSet::from_bits(*bits), rate))
+        })
     }
 
     fn held(&self, now: Instant) -> Duration {
@@ -150,11 +146,7 @@ impl Trials {
 
     /// Notes that a set failed after `held`: it is not tried again for a time that doubles.
     pub(super) fn fail(&mut self, set: PathSet, now: Instant, held: Duration) {
-        let trial = self.sets.entry(set.bits()).or_insert(Trial {
-            rate: Rate::default(),
-            at: Instant::ZERO,
-            backoff: Backoff::default(),
-        });
+        let trial = self.sets.entry(set.bits()).or_default();
         trial.backoff.fail_again(now, held >= PROVED);
     }
 
@@ -224,8 +216,7 @@ impl Trials {
     pub(super) fn release(&mut self, path: PathSet) {
         for (bits, trial) in &mut self.sets {
             if !PathSet::from_bits(*bits).intersection(path).is_empty() {
-                trial.backoff = Backoff::default();
-                trial.at = Instant::ZERO;
+                *trial = Trial::default();
             }
         }
         self.settled = None;
