@@ -27,7 +27,7 @@ help:
 	@echo 'make test        run all checks that a change has to pass; checks that cannot run here are listed with the reason'
 	@echo 'make kernels     run the tests that need parts which this kernel may not have, on the kernel of Debian in QEMU'
 	@echo 'make build       build the optimised programs: $(HAWSER), and beside it those that it starts'
-	@echo 'make page        build the page with which browsers watch; programs that are built afterwards have it. make build does this where npm is installed'
+	@echo 'make page        build the page with which browsers watch; programs that are built afterwards have it. make build does this where Node 20.19 and npm are installed'
 	@echo 'make package     build the Debian packages hawser and hawser-ctl in $(PACKAGES); with ARCH=arm64 for ARM'
 	@echo 'make package-test  install, upgrade under traffic, remove and purge the packages on a fresh Debian in QEMU, and run each service as its unit; takes 2 minutes, needs root'
 	@echo 'make guide-test  type the ten-minute start of docs/guide on two machines in QEMU; takes 4 minutes, needs root'
@@ -51,7 +51,7 @@ page:
 
 BUILD = RUSTFLAGS='$(RELEASE_FLAGS)' $(CARGO) build --profile $(PROFILE) --locked
 build: setup
-	@if command -v npm >/dev/null; then $(MAKE) --no-print-directory page; else echo 'build: without npm, the programs do not have the page of the viewer: make page installs it'; fi
+	@if web/build.sh --check; then $(MAKE) --no-print-directory page; else echo 'build: the programs do not have the page of the viewer'; fi
 	$(BUILD) $(PROGRAMS:%=--package %)
 
 # The same programs for ARM, with the linker and the libraries that setup.sh has installed.

@@ -1,8 +1,15 @@
 #!/bin/sh
-# Builds the viewer's page into media/page/dist, which the programs that are built next contain. Needs npm and the Rust target
-# wasm32-unknown-unknown.
+# Builds the viewer's page into media/page/dist, which the programs that are built next contain. Needs Node 20.19 or later, npm
+# and the Rust target wasm32-unknown-unknown. With `--check`, says what is missing of Node and npm.
 set -eu
 cd "$(dirname "$0")/.."
+
+is_recent='const [major, minor] = process.versions.node.split(".").map(Number); process.exit(major * 100 + minor < 2019 ? 1 : 0)'
+if ! command -v npm >/dev/null || ! node --eval "$is_recent"; then
+    echo 'the page of the viewer needs npm and Node 20.19 or later' >&2
+    exit 1
+fi
+[ "${1-}" != --check ] || exit 0
 
 # WASM has no other way to use wide registers than to require them; every browser with WebTransport has them.
 RUSTFLAGS="-Ctarget-feature=+simd128 --remap-path-prefix=${CARGO_HOME:-$HOME/.cargo}/registry/src=crates --remap-path-prefix=$PWD=hawser" \
