@@ -38,7 +38,7 @@ pub(super) struct Trials {
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Trial {
-    /// What was observed of the set, and when.
+    /// The share of packets that were damaged on the set, and when that was observed.
     observed: Option<(Rate, Instant)>,
     backoff: Backoff,
 }
