@@ -51,7 +51,7 @@ page:
 
 BUILD = RUSTFLAGS='$(RELEASE_FLAGS)' $(CARGO) build --profile $(PROFILE) --locked
 build: setup
-	@if web/build.sh --check; then $(MAKE) --no-print-directory page; else echo 'build: the programs do not have the page of the viewer'; fi
+	@if ! web/build.sh --check || ! $(MAKE) --no-print-directory page; then web/build.sh --clean; echo 'build: the programs do not have the page of the viewer'; fi
 	$(BUILD) $(PROGRAMS:%=--package %)
 
 # The same programs for ARM, with the linker and the libraries that setup.sh has installed.
@@ -70,14 +70,14 @@ ifeq ($(ARCH),$(MACHINE_ARCH))
 PACKAGED = $(dir $(HAWSER))
 LIBRARIES :=
 else ifeq ($(ARCH),arm64)
-package: build-arm64
+package: page build-arm64
 PACKAGED = $(dir $(ARM_HAWSER))
 LIBRARIES := $(ARM_LIBRARIES)/packages
 else
 PACKAGED = $(error packages are for $(MACHINE_ARCH), this machine's architecture, or for arm64, and not for '$(ARCH)')
 endif
 # A program of this machine writes the manual pages, also for the other architecture.
-package: build
+package: page build
 	@xtask/setup.sh package
 	@PAGES=$(dir $(HAWSER))hawser-pages LIBRARIES=$(LIBRARIES) packaging/build.sh $(ARCH) $(PACKAGED) $(PACKAGES)
 
@@ -143,3 +143,4 @@ advisories:
 
 clean:
 	$(CARGO) clean
+	web/build.sh --clean

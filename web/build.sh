@@ -1,8 +1,13 @@
 #!/bin/sh
 # Builds the viewer's page into media/page/dist, which the programs that are built next contain. Needs Node 20.19 or later, npm
-# and the Rust target wasm32-unknown-unknown. With `--check`, says what is missing of Node and npm.
+# and the Rust target wasm32-unknown-unknown. With `--check`, says what is missing of Node and npm; with `--clean`, removes the page.
 set -eu
 cd "$(dirname "$0")/.."
+
+if [ "${1-}" = --clean ]; then
+    rm -rf media/page/dist/* web/viewer/public web/viewer/node_modules
+    exit
+fi
 
 is_recent='const [major, minor] = process.versions.node.split(".").map(Number); process.exit(major * 100 + minor < 2019 ? 1 : 0)'
 if ! command -v npm >/dev/null || ! node --eval "$is_recent"; then
@@ -22,3 +27,15 @@ cd web/viewer
 # Only when the versions change.
 [ node_modules/.package-lock.json -nt package-lock.json ] || npm ci --no-fund --no-audit --loglevel error
 npm run --silent build
+
+# The licences of what the page contains.
+about='const { name, version, license } = require(`${process.argv[1]}/package.json`);
+if (!/^(MIT|0BSD|\(MIT OR Apache-2.0\))$/.test(license)) throw new Error(`${name}: the licence ${license} is not known`);
+console.log(`${name} ${version}, ${license}\n`);'
+npm ls --omit=dev --all --parseable | tail -n +2 | sort | while read -r package; do
+    node --eval "$about" "$package"
+    for licence in "$package"/LICENSE*; do
+        [ ! -e "$licence" ] || cat "$licence"
+    done
+    echo
+done >../../media/page/dist/licences.txt

@@ -5,7 +5,8 @@ use std::path::Path;
 fn main() {
     println!("cargo::rerun-if-changed=dist");
     println!("cargo::rustc-check-cfg=cfg(has_page)");
-    if Path::new("dist/index.html").exists() {
+    // The file that is written last.
+    if Path::new("dist/licences.txt").exists() {
         println!("cargo::rustc-cfg=has_page");
     }
 }

@@ -117,7 +117,7 @@ pub(crate) fn test(workspace: &Metadata) -> Result<()> {
         for test in tests_of(workspace, |requires| requires(PAGE)) {
             tests.args(["--test", &test]);
         }
-        match without_page()? {
+        match without_page(workspace)? {
             Some(reason) => Ok(Outcome::Skipped(reason)),
             None => self::run(tests, &[], &threads()?, count, |_| true),
         }
@@ -279,7 +279,7 @@ fn pure_crates(workspace: &Metadata) -> Result<Outcome> {
 
 /// Builds the viewer's page, with which the programs are built next, and checks its sources.
 fn page(workspace: &Metadata) -> Result<Outcome> {
-    if let Some(reason) = without_page()? {
+    if let Some(reason) = without_page(workspace)? {
         return Ok(Outcome::Skipped(reason));
     }
     let web = workspace.workspace_root.join("web");
@@ -295,10 +295,10 @@ fn page(workspace: &Metadata) -> Result<Outcome> {
 }
 
 /// Returns the reason that the viewer's page cannot be built, if there is one.
-fn without_page() -> Result<Option<String>> {
-    let tools = ["node", "npm"].into_iter();
-    let missing = { tools }.find(|tool| !machine::succeeds(tool, &["--version"]));
-    let missing = missing.map(|tool| format!("needs {tool}"));
+fn without_page(workspace: &Metadata) -> Result<Option<String>> {
+    let build = workspace.workspace_root.join("web/build.sh");
+    let has_tools = machine::succeeds(build.as_str(), &["--check"]);
+    let missing = (!has_tools).then(|| "needs npm and Node 20.19 or later".to_owned());
     Ok(missing.or(without_target(PURE_TARGET)?))
 }
 

@@ -26,6 +26,11 @@ pub(crate) const FILES: &[File] = &[
         include_bytes!("../dist/worker.js"),
     ),
     (
+        "licences.txt",
+        "text/plain; charset=utf-8",
+        include_bytes!("../dist/licences.txt"),
+    ),
+    (
         "decoder.wasm",
         "application/wasm",
         include_bytes!("../dist/decoder.wasm"),
