@@ -12,18 +12,21 @@ mod files;
 pub use files::IS_BUILT;
 
 use axum::Router;
+use axum::extract::Request;
 use axum::http::header::{
-    CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderName, REFERRER_POLICY,
+    CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HOST, HeaderName, REFERRER_POLICY,
     X_CONTENT_TYPE_OPTIONS,
 };
+use axum::http::uri::Authority;
 use axum::http::{StatusCode, Uri};
+use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use files::FILES;
 use hawser_metrics::server;
 use serde::Serialize;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 /// A file of the page: its name, its type and its bytes.
 type File = (&'static str, &'static str, &'static [u8]);
@@ -61,7 +64,28 @@ fn router(broadcasts: impl Fn() -> Vec<Broadcast> + Clone + Send + Sync + 'stati
         Some(&(_, kind, bytes)) => answer(([(CONTENT_TYPE, kind)], bytes), &broadcasts()),
         None => StatusCode::NOT_FOUND.into_response(),
     };
-    Router::new().route("/broadcasts.json", list).fallback(file)
+    let router = Router::new().route("/broadcasts.json", list).fallback(file);
+    router.layer(from_fn(refuse_other_hosts))
+}
+
+/// Refuses requests for another host: a site whose name leads to this machine could read the list otherwise.
+async fn refuse_other_hosts(request: Request, next: Next) -> Response {
+    let host = request.headers().get(HOST);
+    let host = host.and_then(|host| host.to_str().ok());
+    match host.is_some_and(is_loopback) {
+        true => next.run(request).await,
+        false => StatusCode::MISDIRECTED_REQUEST.into_response(),
+    }
+}
+
+/// Returns whether a host, with or without port, is a loopback address or `localhost`.
+fn is_loopback(host: &str) -> bool {
+    let Ok(authority) = host.parse::<Authority>() else {
+        return false;
+    };
+    let name = authority.host();
+    let address = name.trim_start_matches('[').trim_end_matches(']');
+    name == "localhost" || address.parse().is_ok_and(|ip: IpAddr| ip.is_loopback())
 }
 
 /// Returns the file at a path.
@@ -94,7 +118,6 @@ fn answer(content: impl IntoResponse, broadcasts: &[Broadcast]) -> Response {
 mod tests {
     use super::*;
     use axum::body::{Body, to_bytes};
-    use axum::http::Request;
     use tower::ServiceExt;
 
     fn stage() -> Vec<Broadcast> {
@@ -106,8 +129,26 @@ mod tests {
     }
 
     async fn request(path: &str) -> Response {
-        let request = Request::get(path).body(Body::empty()).unwrap();
+        request_of("127.0.0.1:14780", path).await
+    }
+
+    async fn request_of(host: &str, path: &str) -> Response {
+        let request = axum::http::Request::get(path).header(HOST, host);
+        let request = request.body(Body::empty()).unwrap();
         router(stage).oneshot(request).await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_page_of_another_host_reads_nothing() {
+        for (host, status) in [
+            ("localhost:14780", StatusCode::OK),
+            ("[::1]:14780", StatusCode::OK),
+            ("rebound.example:14780", StatusCode::MISDIRECTED_REQUEST),
+            ("127.0.0.1.example", StatusCode::MISDIRECTED_REQUEST),
+        ] {
+            let answer = request_of(host, "/broadcasts.json").await;
+            assert_eq!(answer.status(), status, "{host}");
+        }
     }
 
     #[tokio::test]

@@ -88,9 +88,10 @@ pub struct MoqConfig {
 }
 
 impl MoqConfig {
-    /// Returns whether clients need no token.
-    pub const fn is_open(&self) -> bool {
-        self.token.is_none()
+    /// Returns whether the viewer's page can show the broadcast: without a token, by IPv4, as policies of pages have no
+    /// IPv6 addresses, and with a certificate that browsers take by its fingerprint.
+    pub const fn is_shown(&self) -> bool {
+        self.token.is_none() && self.listen.is_ipv4() && self.identity.is_none()
     }
 }
 
@@ -106,7 +107,7 @@ struct File {
     /// A loopback address and port at which metrics are served.
     metrics: Option<Spanned<SocketAddr>>,
     /// A loopback address and port at which the page is served with which browsers of this machine watch the
-    /// broadcasts that have `[broadcast.moq]` without a `token`.
+    /// broadcasts that have `[broadcast.moq]` at an IPv4 address, without `token` and `certificate`.
     web: Option<Spanned<SocketAddr>>,
     controller: Option<Spanned<FileController>>,
     broadcast: Spanned<Vec<FileBroadcast>>,
@@ -289,16 +290,16 @@ impl Config {
             }
             broadcasts.push(broadcast.parsed(source, controlled.as_ref())?);
         }
-        let is_shown = |of: &BroadcastConfig| of.moq.as_ref().is_some_and(MoqConfig::is_open);
+        let is_shown = |of: &BroadcastConfig| of.moq.as_ref().is_some_and(MoqConfig::is_shown);
         if let Some(web) = &file.web {
             let message = match (
                 web.get_ref().ip().is_loopback(),
                 broadcasts.iter().any(is_shown),
             ) {
                 (true, true) => None,
-                (true, false) => {
-                    Some("web shows broadcasts with [broadcast.moq] without a token: there is none")
-                }
+                (true, false) => Some(
+                    "web shows broadcasts with [broadcast.moq] at an IPv4 address, without token and certificate: there is none",
+                ),
                 (false, _) => Some(
                     "web is a loopback address such as 127.0.0.1:14780: the page is not protected",
                 ),
@@ -622,6 +623,11 @@ mod tests {
             (
                 "127.0.0.1:14780",
                 "[broadcast.moq]\ntoken = \"a\"",
+                "there is none",
+            ),
+            (
+                "127.0.0.1:14780",
+                "[broadcast.moq]\nlisten = \"[::1]:14754\"",
                 "there is none",
             ),
         ] {

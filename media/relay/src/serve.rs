@@ -102,7 +102,8 @@ struct Link {
 /// Counts of a broadcast's datagrams in user space.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct RelayStats {
-    /// Datagrams that were sent: messages, repeated packets, and packets of before viewers joined.
+    /// Datagrams that were sent: messages, repeated packets, packets of before viewers joined, and those of viewers
+    /// that the kernel cannot reach.
     pub sent: u64,
     /// Datagrams that the kernel did not send.
     pub send_failures: u64,
@@ -129,7 +130,7 @@ impl<F: Forwarder> Server<F> {
         }
         if let Some(address) = config.web {
             let shown = config.broadcasts.iter();
-            let shown = shown.filter(|of| of.moq.as_ref().is_some_and(MoqConfig::is_open));
+            let shown = shown.filter(|of| of.moq.as_ref().is_some_and(MoqConfig::is_shown));
             moq::serve_page(
                 address,
                 shown.map(|of| of.name.clone()).collect(),

@@ -119,6 +119,8 @@ export class HawserView extends HTMLElement {
     }
 
     #key(event: KeyboardEvent): void {
+        // Those are the browser's own.
+        if (event.ctrlKey || event.altKey || event.metaKey) return;
         const actions: Record<string, () => void> = {
             ArrowLeft: () => this.#turn(-KEY_TURN, 0, 1),
             ArrowRight: () => this.#turn(KEY_TURN, 0, 1),

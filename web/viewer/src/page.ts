@@ -21,7 +21,10 @@ function begin(): void {
     const key = fragment.get("key");
     view.hidden = key === null;
     form.hidden = key !== null;
-    if (key !== null) watch(key);
+    if (key === null) return;
+    // Neither the address bar nor the browser's history keeps the secret.
+    history.replaceState(null, "", `#${new URLSearchParams({ name: view.name })}`);
+    watch(key);
 }
 
 form.addEventListener("submit", (event) => {

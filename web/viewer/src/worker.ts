@@ -52,6 +52,8 @@ class Viewer {
             try {
                 await receive(await choose(src, name), {
                     connected: (version) => {
+                        // The keys of the tracks may have changed meanwhile: the next catalog opens the stream again.
+                        this.#announcement = "";
                         this.#transport = `${version}, WebTransport`;
                         this.#say("Connected. The page waits for a picture.");
                     },
