@@ -223,7 +223,7 @@ impl Evidence {
         }
         if let Some(trials) = &mut self.auto {
             trials.begin(epoch, code);
-            trials.silence.repeat();
+            trials.silence.handle_policy(self.now);
         }
         if code == before {
             return;

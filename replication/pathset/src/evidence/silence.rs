@@ -29,7 +29,7 @@ const ON_THE_WAY: Duration = Duration::from_millis(500);
 /// The longest silence of a source that is not taken for a failure of its paths.
 const MAX_PAUSE: Duration = Duration::from_secs(64);
 
-/// The first interval between proposals because of one silence; it doubles.
+/// The shortest interval between proposals because of one silence; it grows with the silence.
 const REPEAT_AFTER: Duration = Duration::from_millis(500);
 
 /// Detects that nothing arrives any more, over any of the paths in force or over one of them.
@@ -39,6 +39,8 @@ const REPEAT_AFTER: Duration = Duration::from_millis(500);
 pub(super) struct Silence {
     /// The silence that is a failure while nothing is known about the flow.
     silent_after: Duration,
+    /// The time of the first policy. What arrived earlier may be of another flow.
+    begun: Option<Instant>,
     newest: Newest,
     /// The first copy over a path in force, and the newest one.
     first: Option<Instant>,
@@ -73,6 +75,7 @@ impl Silence {
     pub(super) fn new(silent_after: Duration) -> Self {
         Silence {
             silent_after,
+            begun: None,
             newest: Newest::default(),
             first: None,
             last: None,
@@ -87,6 +90,8 @@ impl Silence {
 
     /// Takes note of the copies that have arrived, while the paths `code` are in force.
     pub(super) fn handle_arrivals(&mut self, newest: &Newest, code: PathSet) {
+        let Some(begun) = self.begun else { return };
+        let newest = &newest.map(|arrived| arrived.filter(|at| *at >= begun));
         let newest_of = |paths: PathSet| paths.iter().filter_map(|path| newest[path.index()]).max();
         if let Some(arrived) = newest_of(code).filter(|arrived| self.last < Some(*arrived)) {
             self.first.get_or_insert(arrived);
@@ -191,8 +196,10 @@ impl Silence {
         Some((now.saturating_since(last), is_failure && !was_failure))
     }
 
-    /// Lets the silence be noticed again at once, because what was proposed is outdated.
-    pub(super) fn repeat(&mut self) {
+    /// Takes note of a policy that came into force. A silence is noticed again at once, because what was proposed is
+    /// outdated.
+    pub(super) fn handle_policy(&mut self, now: Instant) {
+        self.begun.get_or_insert(now);
         if let Some(noted) = &mut self.noted {
             noted.at = noted.last;
         }

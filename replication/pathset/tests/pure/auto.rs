@@ -240,16 +240,21 @@ impl Steady {
     }
 
     fn judged_by(judge: Evidence) -> Self {
-        let mut steady = Steady {
+        let mut steady = Steady::unassigned(judge);
+        steady.apply(PolicyCode(0b1));
+        steady
+    }
+
+    /// Returns a flow without a policy.
+    fn unassigned(judge: Evidence) -> Self {
+        Steady {
             judge,
             code: PathSet::EMPTY,
             sequence: 0,
             millis: 0,
             newest: [None; MAX_PATHS],
             judgements: Vec::new(),
-        };
-        steady.apply(PolicyCode(0b1));
-        steady
+        }
     }
 
     fn now(&self) -> Instant {
@@ -313,6 +318,18 @@ fn when_nothing_arrives_it_takes_all_paths() {
     assert_eq!(flow.code.bits(), 0b111);
     let reason = &flow.judgements.last().unwrap().reason;
     assert!(reason.contains("nothing has arrived for"), "{reason}");
+}
+
+#[test]
+fn what_arrived_before_the_first_policy_is_no_silence() {
+    let mut flow = Steady {
+        millis: 60_000,
+        ..Steady::unassigned(auto(PathSet::from_bits(0b111)))
+    };
+    flow.newest[0] = Some(Instant::ZERO);
+    flow.apply(PolicyCode(0b1));
+    flow.pass(10_000);
+    assert_eq!(flow.judgements.len(), 0);
 }
 
 #[test]
