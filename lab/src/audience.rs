@@ -5,8 +5,8 @@ use hawser_io::clock;
 use hawser_io::udp::{self, UdpSocket};
 use hawser_netem::{Link, LinkConfig};
 use hawser_objects::{
-    Encodings, FrameAssembler, FrameConfig, ReceivedFrame, TrackSecret, TrackTiming, Viewer,
-    ViewerConfig, ViewerEvent,
+    Encodings, FrameAssembler, FrameConfig, ReceivedFrame, ReceiverConfig, TrackSecret,
+    TrackTiming, Viewer, ViewerConfig, ViewerEvent,
 };
 use hawser_packets::media::VERSION;
 use hawser_packets::session::Announcement;
@@ -256,7 +256,14 @@ fn viewer(secret: [u8; 32], number: u64, session: u64) -> Viewer {
     let mut random = [0; 16];
     random[..8].copy_from_slice(&number.to_ne_bytes());
     random[8..].copy_from_slice(&session.to_ne_bytes());
-    Viewer::new(ViewerConfig::default(), TrackSecret::new(secret), random)
+    let config = ViewerConfig {
+        receiver: ReceiverConfig {
+            packet_events: true,
+            ..ReceiverConfig::default()
+        },
+        ..ViewerConfig::default()
+    };
+    Viewer::new(config, TrackSecret::new(secret), random)
 }
 
 fn assembler(

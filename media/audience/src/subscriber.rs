@@ -127,6 +127,10 @@ impl Subscriber {
     /// Records the budget by which packets are sent from now on.
     pub fn set_budget(&mut self, now: Instant, budget: Budget) {
         self.budgets.push_back((now, budget));
+        self.forget_budgets(now);
+    }
+
+    fn forget_budgets(&mut self, now: Instant) {
         let is_over = |(since, _): &(Instant, Budget)| *since + BUDGET_MEMORY <= now;
         while self.budgets.get(1).is_some_and(is_over) {
             self.budgets.pop_front();
@@ -136,6 +140,7 @@ impl Subscriber {
     /// Records the packets that have arrived at the relay and were therefore sent to the subscriber. To be
     /// called after [`Subscriber::serve`] for the objects that have begun.
     pub fn look(&mut self, now: Instant, cache: &Cache) {
+        self.forget_budgets(now);
         self.looked_at = self.looked_at.max(cache.oldest());
         let mut object = None;
         for number in self.looked_at..cache.next() {

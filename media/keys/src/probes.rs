@@ -46,6 +46,7 @@ impl Probes {
         let sent = clock::monotonic();
         let hello = request.poll_transmit(sent).context("there is no request")?;
         socket.send(to, Ecn::NotEct, &hello)?;
+        self.pending.retain(|probe| probe.to != to);
         self.pending.push(Probe { to, sent, request });
         Ok(())
     }

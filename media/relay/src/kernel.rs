@@ -116,6 +116,17 @@ impl Kernel {
             .context("the kernel does not take packets from the publisher")
     }
 
+    /// Accepts media of a broadcast from nobody any more.
+    pub(crate) fn disconnect(&mut self, broadcast: BroadcastIndex) -> Result<()> {
+        let source = self.source(broadcast)?;
+        source.hops = None;
+        if let Some(before) = source.session.take() {
+            self.relay.set_upstream(&before, None)?;
+            self.relay.unlisten(before.local)?;
+        }
+        Ok(())
+    }
+
     fn set_tracks(&mut self, broadcast: BroadcastIndex, aliases: &[u32], hop: &Hop) -> Result<()> {
         let before = std::mem::take(&mut self.source(broadcast)?.tracks);
         for (alias, track) in before {
@@ -199,15 +210,11 @@ impl Forwarder for Kernel {
         remote: SocketAddr,
     ) -> Result<()> {
         let session = Session { local, remote };
-        let source = self.source(broadcast)?;
-        if source.session == Some(session) {
+        if self.source(broadcast)?.session == Some(session) {
             return Ok(());
         }
-        source.hops = None;
-        if let Some(before) = source.session.replace(session) {
-            self.relay.set_upstream(&before, None)?;
-            self.relay.unlisten(before.local)?;
-        }
+        self.disconnect(broadcast)?;
+        self.source(broadcast)?.session = Some(session);
         let route = interface::route(remote.ip(), None)
             .with_context(|| format!("there is no route to {remote}"))?;
         let index = interface::index(&route.interface);

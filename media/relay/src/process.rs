@@ -205,7 +205,7 @@ impl Forwarder for Process {
         broadcast: BroadcastIndex,
         datagram: &[u8],
     ) -> Option<(Vec<u8>, Vec<SocketAddr>)> {
-        if self.members.is_empty() {
+        if !self.members.keys().any(|(of, _)| *of == broadcast) {
             return None;
         }
         let mut tagged = datagram.to_vec();
@@ -215,7 +215,8 @@ impl Forwarder for Process {
             .handle_datagram(now, broadcast as u32, &mut tagged);
         let to = delivery.ok()?.to.into_iter();
         let to = to.filter_map(|slot| Some(self.by_slot.get(&slot)?.address));
-        Some((tagged, to.collect()))
+        let to: Vec<SocketAddr> = to.collect();
+        (!to.is_empty()).then_some((tagged, to))
     }
 
     fn begun(&mut self) -> Vec<Begun> {

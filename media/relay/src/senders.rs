@@ -93,9 +93,9 @@ impl Senders {
         (broadcast, session): (BroadcastIndex, u32),
         is_by_process: bool,
     ) -> Result<()> {
-        let member = self.members.get_mut(&(broadcast, session));
+        let member = self.members.get(&(broadcast, session));
         let member = member.context("a subscriber that has left")?;
-        let was_by_process = std::mem::replace(&mut member.is_by_process, is_by_process);
+        let was_by_process = member.is_by_process;
         let add = Command::Add {
             session,
             address: member.address,
@@ -111,8 +111,13 @@ impl Senders {
         let before = self.sender_mut(was_by_process);
         before.handle_command(now, broadcast, Command::Remove { session })?;
         let after = self.sender_mut(is_by_process);
-        let mut commands = commands.into_iter();
-        commands.try_for_each(|command| after.handle_command(now, broadcast, command))
+        for command in commands {
+            after.handle_command(now, broadcast, command)?;
+        }
+        if let Some(member) = self.members.get_mut(&(broadcast, session)) {
+            member.is_by_process = is_by_process;
+        }
+        Ok(())
     }
 
     /// Keeps what another sender has to be told of a subscriber.
@@ -170,6 +175,7 @@ impl Forwarder for Senders {
             self.kernel.connect(broadcast, local, remote)?;
             self.unseen.remove(&broadcast);
         } else {
+            self.kernel.disconnect(broadcast)?;
             self.unseen.insert(broadcast);
         }
         self.process.expect_retagged(broadcast, is_seen);

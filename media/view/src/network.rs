@@ -188,6 +188,8 @@ impl Network {
     fn take_secret(&mut self, now: Instant) -> anyhow::Result<()> {
         if let Some(secret) = self.keyring.poll()? {
             self.secret = TrackSecret::new(*secret);
+            // It is asked for with the secret before.
+            self.drop_next();
             if !self.link.session.is_open() {
                 self.link.session.again_at = Some(now);
             }
