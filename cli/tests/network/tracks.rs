@@ -8,6 +8,7 @@ use std::fs;
 use std::net::{SocketAddr, UdpSocket};
 use std::path::PathBuf;
 use std::process::{Command, Output};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -27,6 +28,9 @@ const MACHINES: [(&str, u8); 5] = [
     ("yard", 4),
 ];
 
+/// The number of the next test: tests run side by side.
+static NEXT_TEST: AtomicU32 = AtomicU32::new(0);
+
 /// Machines at a switch, and the folder in which all programs run.
 struct Machines {
     switch: Namespace,
@@ -36,8 +40,9 @@ struct Machines {
 
 impl Machines {
     fn new() -> Self {
+        let (process, test) = (std::process::id(), NEXT_TEST.fetch_add(1, Relaxed));
         let namespace =
-            |role: &str| Namespace::create(format!("hawser-track-{role}-{}", std::process::id()));
+            |role: &str| Namespace::create(format!("hawser-track{test}-{role}-{process}"));
         let switch = namespace("switch").unwrap();
         switch
             .ip("link add name br0 type bridge\nlink set br0 up")
