@@ -54,9 +54,9 @@ fn priorities_keep_frames_decodable_behind_a_bottleneck() {
     let [case] = &cases[..] else {
         panic!("{cases:?}");
     };
-    assert!(metric(case, "decodable_frames_ratio") > 0.95, "{case:?}");
+    assert!(metric(case, "decodable_frames_ratio") > 0.85, "{case:?}");
     assert!(
-        metric(case, "random_decodable_frames_ratio") < 0.9,
+        metric(case, "random_decodable_frames_ratio") < 0.7,
         "{case:?}"
     );
 }
