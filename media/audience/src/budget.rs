@@ -22,6 +22,9 @@ const NOTHING: f64 = 10_000.0;
 pub(crate) const ADDED: f64 = 0.9;
 pub(crate) const KEPT: f64 = 1.05;
 
+/// The part of the rate that is left to the queue which a frame with a higher layer leaves behind.
+const QUEUED: f64 = 0.08;
+
 /// The smallest share of the frames. A rarer higher layer would delay the bases of many frames; a base has to show
 /// what the path bears.
 const SMALLEST: f64 = 1.0 / 32.0;
@@ -85,7 +88,7 @@ impl LayerRates {
     /// rate of `None` gives a budget of nothing.
     ///
     /// It has the layers that fit the rate, and of the next one the share of the frames that the rest of the rate
-    /// bears, if that is [`SMALLEST`] or more. Of the base it has [`SMALLEST`] in any case. Higher layers are sent of
+    /// bears without [`QUEUED`], if that is [`SMALLEST`] or more. Of the base it has [`SMALLEST`] in any case. Higher layers are sent of
     /// all frames or of none if the path does not bear bursts: a frame with one exceeds the rate.
     pub(crate) fn budget(
         &self,
@@ -132,7 +135,10 @@ impl LayerRates {
                 rest -= bps;
                 continue;
             }
-            let share = rest / bps;
+            let share = match priority {
+                0 => rest / bps,
+                _ => (rest - QUEUED * rate) / bps,
+            };
             return match priority.checked_sub(1) {
                 Some(lower) if share < SMALLEST || !bears_bursts => (lower, Share::ALL),
                 _ => (priority, Share::of(share.max(SMALLEST))),
@@ -202,8 +208,8 @@ mod tests {
 
     #[test]
     fn a_layer_is_sent_in_as_many_frames_as_the_rate_bears() {
-        assert_eq!(bearable(12.0, (0, 1.0)), (1, 128));
-        assert_eq!(bearable(8.0, (0, 1.0)), (1, 64));
+        assert_eq!(bearable(12.0, (0, 1.0)), (1, 113));
+        assert_eq!(bearable(8.0, (0, 1.0)), (1, 54));
         assert_eq!(bearable(4.4, (0, 1.0)), (0, 256), "too few of layer 1");
         assert_eq!(bearable(3.0, (0, 0.5)), (0, 192));
         assert_eq!(bearable(0.5, (0, 1.0)), (0, 32));
@@ -214,8 +220,8 @@ mod tests {
     #[test]
     fn a_layer_of_all_frames_is_kept_a_little_longer() {
         assert_eq!(bearable(19.5, (u8::MAX, 1.0)), (u8::MAX, 256));
-        assert_eq!(bearable(19.5, (1, 0.9)), (1, 248));
-        assert_eq!(bearable(18.0, (u8::MAX, 1.0)), (1, 224));
+        assert_eq!(bearable(19.5, (1, 0.9)), (1, 223));
+        assert_eq!(bearable(18.0, (u8::MAX, 1.0)), (1, 201));
         assert_eq!(bearable(3.9, (0, 1.0)), (0, 256));
         assert_eq!(bearable(3.9, (0, 0.9)), (0, 250));
     }
