@@ -205,9 +205,8 @@ impl Forwarder for Process {
         broadcast: BroadcastIndex,
         datagram: &[u8],
     ) -> Option<(Vec<u8>, Vec<SocketAddr>)> {
-        if !self.members.keys().any(|(of, _)| *of == broadcast) {
-            return None;
-        }
+        let mut members = self.members.range((broadcast, 0)..=(broadcast, u32::MAX));
+        members.next()?;
         let mut tagged = datagram.to_vec();
         // What is refused here is refused, and counted, by the broadcast too.
         let delivery = self
