@@ -109,6 +109,7 @@ impl Member {
                 view.handle(now, datagram.bytes, datagram.ecn);
             }
         });
+        let mut is_refused = received.as_ref().is_err_and(udp::is_refused);
         udp::unless_of_a_peer(received)?;
         let now = clock::monotonic();
         for view in [Some(&mut *view), behind.as_mut()].into_iter().flatten() {
@@ -116,7 +117,11 @@ impl Member {
         }
         while let Some(message) = self.view.viewer.poll_transmit(now) {
             // Messages are repeated.
-            let _ = self.socket.send(self.relay, Ecn::NotEct, &message);
+            let sent = self.socket.send(self.relay, Ecn::NotEct, &message);
+            is_refused |= sent.as_ref().is_err_and(udp::is_refused);
+        }
+        if is_refused {
+            self.view.viewer.handle_refused(now);
         }
         if let Some(behind) = &mut self.behind {
             while behind.viewer.poll_transmit(now).is_some() {}

@@ -308,6 +308,11 @@ pub fn unless_of_a_peer<T>(outcome: io::Result<T>) -> io::Result<()> {
     }
 }
 
+/// Returns whether an error says that nobody receives at the address of a peer.
+pub fn is_refused(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::ConnectionRefused
+}
+
 /// Has the calling thread wake up as precisely as the kernel can: within a microsecond or so, where
 /// the default is 50. Changes nothing where the kernel does not allow it.
 pub fn wake_precisely() {

@@ -284,6 +284,11 @@ impl Broadcast {
         self.upstream = Upstream::new(config, self.config.access.clone(), random);
     }
 
+    /// Takes word of the network that nobody receives at the publisher's address.
+    pub fn handle_refused(&mut self, now: Instant) {
+        self.upstream.handle_refused(now);
+    }
+
     /// Replaces the secret: ends all sessions, and requests another one upstream. `random` has 16
     /// random bytes.
     pub fn set_access(&mut self, now: Instant, access: AccessSecret, random: [u8; 16]) {

@@ -18,7 +18,6 @@ use hawser_packets::media::DEFAULT_DATAGRAM;
 use hawser_packets::session::Goodbye;
 use hawser_units::{Bitrate, Ecn, Instant};
 use parking_lot::Mutex;
-use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -278,10 +277,12 @@ impl<F: Forwarder> Server<F> {
             let arrived = clock::monotonic() - datagram.age;
             datagrams.push((arrived, datagram.ecn, datagram.bytes.to_vec()));
         });
-        let is_refused = |error: &io::Error| error.kind() == ErrorKind::ConnectionRefused;
-        let is_not_there = received.as_ref().is_err_and(is_refused);
+        let is_not_there = received.as_ref().is_err_and(udp::is_refused);
         udp::unless_of_a_peer(received).context("cannot receive from the publisher")?;
-        relay.is_not_there = is_not_there || relay.is_not_there && datagrams.is_empty();
+        relay.is_not_there &= datagrams.is_empty();
+        if is_not_there {
+            relay.handle_refused();
+        }
         self.take_begun(index);
         for (arrived, ecn, datagram) in datagrams {
             let relay = &mut self.relays[index];
@@ -513,6 +514,12 @@ impl Relay {
         Ok(())
     }
 
+    /// Takes word of the network that nobody receives at the publisher's address.
+    fn handle_refused(&mut self) {
+        self.is_not_there = true;
+        self.broadcast.handle_refused(clock::monotonic());
+    }
+
     /// Requests a session with another source, if the controller names one and this one is of no use.
     fn choose(&mut self, now: Instant) {
         let is_requesting = self.ask_again_at.is_some();
@@ -617,8 +624,9 @@ impl Relay {
                 Err(error) => {
                     // Messages are repeated, and viewers report lost packets.
                     self.stats.send_failures += 1;
-                    self.is_not_there |=
-                        outgoing.to.is_none() && error.kind() == ErrorKind::ConnectionRefused;
+                    if outgoing.to.is_none() && udp::is_refused(&error) {
+                        self.handle_refused();
+                    }
                     tracing::debug!(broadcast = self.name, to = ?outgoing.to, "cannot send: {error}");
                 }
             }

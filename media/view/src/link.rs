@@ -9,7 +9,7 @@ use hawser_io::udp::{self, UdpSocket};
 use hawser_keys::Contact;
 use hawser_packets::media::DEFAULT_DATAGRAM;
 use hawser_units::{Ecn, Instant};
-use std::io::ErrorKind;
+use std::io;
 use std::net::SocketAddr;
 
 /// A session with a publisher or a relay, and its socket.
@@ -85,7 +85,7 @@ impl Link {
             Err(error) if udp::is_of_a_peer(&error) => {
                 received.unreachable += 1;
                 self.unreachable = Some(error.to_string());
-                self.is_refused |= error.kind() == ErrorKind::ConnectionRefused;
+                self.handle_error(clock, &error);
                 Ok(())
             }
             Err(error) => Err(error).context("cannot receive"),
@@ -102,12 +102,20 @@ impl Link {
         while let Some(message) = self.session.viewer.poll_transmit(clock.now()) {
             if let Err(error) = self.socket.send(self.publisher, Ecn::NotEct, &message) {
                 // Messages are repeated, and reports follow each other.
-                self.is_refused |= error.kind() == ErrorKind::ConnectionRefused;
+                self.handle_error(clock, &error);
                 received.send_failures += 1;
                 if errors.is_new(&error) {
                     tracing::warn!(publisher = %self.publisher, "cannot send: {error}; further such errors are counted only");
                 }
             }
+        }
+    }
+
+    /// Takes an error of the network.
+    fn handle_error(&mut self, clock: SteadyClock, error: &io::Error) {
+        if udp::is_refused(error) {
+            self.is_refused = true;
+            self.session.viewer.handle_refused(clock.now());
         }
     }
 

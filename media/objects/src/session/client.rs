@@ -49,6 +49,8 @@ enum State {
 struct Open {
     channel: Channel,
     heard: Instant,
+    /// The time at which another session is requested if nothing is heard until then.
+    renew_at: Instant,
     wanted: Option<Subscribe>,
     repeat_at: Option<Instant>,
     /// The request for a session in place of this one.
@@ -152,7 +154,7 @@ impl Client {
                 Some(renewal) if renewal.is_answer(&sealed) => {
                     renewal.handle_accept(&sealed, &self.access)
                 }
-                _ => open.handle_sealed(now, &sealed),
+                _ => open.handle_sealed(now, &sealed, &self.times),
             },
             _ => Err(ViewerError::Unexpected),
         }
@@ -163,6 +165,7 @@ impl Client {
         self.state = State::Open(Box::new(Open {
             channel: *channel,
             heard: now,
+            renew_at: now + self.times.renew,
             wanted: None,
             repeat_at: None,
             renewal: None,
@@ -176,7 +179,21 @@ impl Client {
     /// Records that an authentic packet arrived.
     pub(crate) fn hear(&mut self, now: Instant) {
         if let State::Open(open) = &mut self.state {
-            open.hear(now);
+            open.hear(now, &self.times);
+        }
+    }
+
+    /// Takes word of the network that nobody receives at the sender's address. The sender may be starting again, so
+    /// the next request for a session is not put off further than the first repetition.
+    pub(crate) fn handle_refused(&mut self, now: Instant) {
+        let soon = now + self.times.retry;
+        match &mut self.state {
+            State::Handshake(handshake) => handshake.hasten(soon),
+            State::Open(open) => match &mut open.renewal {
+                Some(renewal) => renewal.hasten(soon),
+                None => open.renew_at = open.renew_at.min(soon),
+            },
+            State::Ended => {}
         }
     }
 
@@ -224,11 +241,11 @@ impl Client {
         if let Some(datagram) = self.outgoing.pop_front() {
             return Ok(Some(datagram));
         }
-        let SessionTimes { retry, renew, .. } = self.times;
+        let retry = self.times.retry;
         match &mut self.state {
             State::Handshake(handshake) => Ok(handshake.poll_hello(now, &self.access)),
             State::Open(open) => {
-                if open.renewal.is_none() && now >= open.heard + renew {
+                if open.renewal.is_none() && now >= open.renew_at {
                     self.requests += 1;
                     let random = self.seed.numbered(self.requests).mac(&[b"viewer"]);
                     open.renewal = Some(Handshake::new(random, retry));
@@ -257,7 +274,7 @@ impl Client {
             State::Open(open) => {
                 let renewal = match &open.renewal {
                     Some(renewal) => renewal.due,
-                    None => open.heard + self.times.renew,
+                    None => open.renew_at,
                 };
                 let times = [
                     Some(open.heard + self.times.idle),
@@ -301,8 +318,9 @@ impl Client {
 
 impl Open {
     /// Records that an authentic datagram arrived.
-    fn hear(&mut self, now: Instant) {
+    fn hear(&mut self, now: Instant, times: &SessionTimes) {
         self.heard = now;
+        self.renew_at = now + times.renew;
         self.renewal = None;
     }
 
@@ -326,9 +344,10 @@ impl Open {
         &mut self,
         now: Instant,
         sealed: &Sealed<'_>,
+        times: &SessionTimes,
     ) -> Result<SenderMessage, ViewerError> {
         let plaintext = self.channel.open(sealed)?;
-        self.hear(now);
+        self.hear(now, times);
         match sealed.kind {
             Kind::Status => {
                 let status = Status::parse(&plaintext)?;

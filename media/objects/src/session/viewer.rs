@@ -85,6 +85,11 @@ impl Viewer {
         self.client.set_pose(pose);
     }
 
+    /// Takes word of the network that nobody receives at the sender's address.
+    pub fn handle_refused(&mut self, now: Instant) {
+        self.client.handle_refused(now);
+    }
+
     /// Leaves the session.
     pub fn close(&mut self, reason: Goodbye) {
         self.client.close(reason);

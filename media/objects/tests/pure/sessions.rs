@@ -60,6 +60,28 @@ fn a_restarted_sender_is_found_before_the_session_ends() {
 }
 
 #[test]
+fn a_sender_that_restarts_after_refusals_is_found_at_once() {
+    let mut viewer = opened(&mut host(), 1, START);
+    let mut again = restarted();
+    let mut now = START;
+    // Whatever the viewer sends is refused while nobody receives.
+    while now < START + ms(1000) {
+        now += ms(10);
+        viewer.handle_timeout(now);
+        if std::iter::from_fn(|| viewer.poll_transmit(now)).count() > 0 {
+            viewer.handle_refused(now);
+        }
+    }
+    while viewer.poll_event().is_none() {
+        now += ms(10);
+        viewer.handle_timeout(now);
+        to_host(&mut viewer, &mut again, now);
+        to_viewer(&mut again, &mut viewer, now);
+        assert!(now < START + ms(1300), "not found");
+    }
+}
+
+#[test]
 fn a_sender_that_is_heard_again_keeps_the_session() {
     let mut host = host();
     let mut viewer = opened(&mut host, 1, START);

@@ -36,6 +36,11 @@ impl Handshake {
         }
     }
 
+    /// Repeats the request at this time at the latest.
+    pub(super) fn hasten(&mut self, at: Instant) {
+        self.due = self.due.min(at);
+    }
+
     /// Returns whether a message accepts this request.
     pub(super) fn is_answer(&self, sealed: &Sealed<'_>) -> bool {
         let randoms = sealed.randoms.as_ref();
