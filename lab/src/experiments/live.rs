@@ -167,6 +167,7 @@ pub(super) fn push_source(directory: &Path) -> Result<PushSource> {
     Ok(PushSource {
         codec: codec.to_owned(),
         recording,
+        encodings: 1,
         fps: PUSH_FPS,
         max_rate_mbps: PUSH_RATE_MBPS,
         is_constant: false,

@@ -16,6 +16,8 @@ pub struct PushSource {
     pub recording: String,
     /// The codec as `hawser publish --codec` takes it.
     pub codec: String,
+    /// The number of encodings of each track.
+    pub encodings: u8,
     /// Frames per second.
     pub fps: f64,
     /// The highest rate of the flow, Mb/s.
@@ -29,6 +31,7 @@ impl PushSource {
     pub(super) fn configure(&self, publish: &mut Command, key: &Path, directory: &Path) {
         publish.args(["--recording", &self.recording]);
         publish.args(["--codec", &self.codec]);
+        publish.args(["--encodings", &self.encodings.to_string()]);
         publish.args(["--fps", &self.fps.to_string()]);
         let rate = self.max_rate_mbps.to_string();
         publish.args(["--max-rate", &rate]);

@@ -57,9 +57,8 @@ impl Sizes {
 /// Receives slices from the threads that encode.
 type Slices<'a> = &'a (dyn Fn(TrackSlice) + Sync);
 
-/// The share of the rate that the small encoding has: large enough to show a relay when the path
-/// bears the base of the best one again.
-const SMALL: f64 = 1.0 / 6.0;
+/// The share of the rate that the small encoding has: it fits a path that bears a tenth of the stream.
+const SMALL: f64 = 1.0 / 12.0;
 
 /// The encoders of all tracks of a stream, with their rate controls.
 pub struct Encoders {
@@ -90,7 +89,7 @@ impl Encoders {
         })
     }
 
-    /// Adds a small encoding of each track, with a sixth of the rate.
+    /// Adds a small encoding of each track, with a twelfth of the rate.
     ///
     /// # Errors
     /// If there are too many tracks then.
@@ -424,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn the_small_encoding_has_a_sixth_of_what_both_take() {
+    fn the_small_encoding_has_a_twelfth_of_what_both_take() {
         let frame = Frame::Cloud(cloud(20_000));
         let encoders = Encoders::new(CodecName::Chunks, &frame).unwrap();
         let mut encoders = encoders.with_small(CodecName::Chunks, &frame).unwrap();
@@ -444,8 +443,8 @@ mod tests {
                 };
                 shares.push(small / (best + small));
             }
-            let is_a_sixth = |share: &f64| (0.11..0.2).contains(share);
-            assert!(shares[10..].iter().all(is_a_sixth), "{target}: {shares:?}");
+            let is_a_twelfth = |share: &f64| (0.055..0.1).contains(share);
+            assert!(shares[10..].iter().all(is_a_twelfth), "{target}: {shares:?}");
         }
     }
 }

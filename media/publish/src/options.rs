@@ -54,7 +54,7 @@ pub struct Args {
     /// Codec of the frames [default: rgbd for cameras, otherwise chunks]
     #[arg(long, value_enum)]
     codec: Option<CodecName>,
-    /// Number of encodings of the stream. The second one has a sixth of the rate: a relay sends it to viewers
+    /// Number of encodings of the stream. The second one has a twelfth of the rate: a relay sends it to viewers
     /// whose paths do not bear the base of the first
     #[arg(long, value_name = "N", default_value_t = 1,
         value_parser = clap::value_parser!(u8).range(1..=2))]

@@ -115,6 +115,7 @@ impl Scenario {
         Ok(PushSource {
             recording: description.to_string_lossy().into_owned(),
             codec: "chunks".to_owned(),
+            encodings: 1,
             fps: 25.0,
             max_rate_mbps: MAX_RATE_MBPS,
             is_constant: false,

@@ -199,6 +199,7 @@ impl Scene {
     /// Returns the source of the stream. The recording's description is written to `directory`.
     pub(super) fn source(self, directory: &Path) -> Result<PushSource> {
         Ok(PushSource {
+            encodings: 2,
             is_constant: self.is_without(Part::Sender),
             ..live::push_source(directory)?
         })
