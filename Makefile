@@ -1,7 +1,7 @@
 # Every target does its own set-up: see `make help`.
 
 CARGO ?= cargo
-# Packages and benchmarks have line numbers, for profilers and backtraces.
+# Packages and benchmarks are optimised as a whole, and have line numbers for profilers and backtraces.
 PROFILE ?= release
 package bench flamegraph codecs: PROFILE := dist
 demo: PROFILE := demo
