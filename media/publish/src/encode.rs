@@ -444,7 +444,10 @@ mod tests {
                 shares.push(small / (best + small));
             }
             let is_a_twelfth = |share: &f64| (0.055..0.1).contains(share);
-            assert!(shares[10..].iter().all(is_a_twelfth), "{target}: {shares:?}");
+            assert!(
+                shares[10..].iter().all(is_a_twelfth),
+                "{target}: {shares:?}"
+            );
         }
     }
 }
