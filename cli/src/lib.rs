@@ -31,7 +31,8 @@ pub fn command() -> Command {
     let hawser = Logging::augment_args(hawser)
         .next_help_heading(None::<&str>)
         .about(ABOUT)
-        .long_about(LONG_ABOUT);
+        .long_about(LONG_ABOUT)
+        .after_help("Example: hawser doctor --for agent");
     let siblings = COMMANDS.iter().map(|of| stub(of.name, of.about));
     hawser
         .subcommands(siblings)

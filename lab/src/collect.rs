@@ -21,6 +21,9 @@ use std::time::Duration;
 /// Runs at both ends, with the same key. The sending end saturates the uplinks: mind their volume and who else uses
 /// them.
 #[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Example: hawser lab collect receive --listen 0.0.0.0:14760 --key drive.key --out drives"
+)]
 pub(crate) struct Args {
     #[command(subcommand)]
     end: End,

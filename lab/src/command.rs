@@ -17,6 +17,7 @@ use std::path::{Path, PathBuf};
 ///
 /// Needs root. Uses its own network namespaces and removes them at the end.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Example: hawser lab run table1 --case 'single/*'")]
 pub struct Args {
     /// Program that plays the nodes [default: hawser beside this program, or else in PATH]
     #[arg(long, global = true, value_name = "FILE", env = "HAWSER")]

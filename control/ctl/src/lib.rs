@@ -42,6 +42,7 @@ const MIN_WATCH: Duration = Duration::from_millis(500);
 ///
 /// The address and the credentials can be set in a configuration file: see docs/ctl.md.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Example: hawser ctl flow describe video")]
 pub struct Args {
     #[command(flatten)]
     connection: settings::ConnectionArgs,
@@ -59,47 +60,56 @@ pub struct Args {
 #[derive(Debug, Subcommand)]
 enum Topic {
     /// Edge nodes: list, enrol, revoke and delete them
-    #[command(subcommand)]
+    #[command(subcommand, after_help = "Example: hawser ctl node list --tenant acme")]
     Node(node::Command),
     /// Enrolment tokens, with which nodes get their certificates
-    #[command(subcommand)]
+    #[command(
+        subcommand,
+        after_help = "Example: hawser ctl enrolment list --node edge-1"
+    )]
     Enrolment(enrolment::Command),
     /// Flows: traffic from one node to another, and how it is protected
-    #[command(subcommand)]
+    #[command(subcommand, after_help = "Example: hawser ctl flow list --node edge-1")]
     Flow(flow::Command),
     /// Policies: the paths that flows take now
-    #[command(subcommand)]
+    #[command(subcommand, after_help = "Example: hawser ctl policy list --watch")]
     Policy(policy::Command),
     /// Paths, and their health
-    #[command(subcommand)]
+    #[command(
+        subcommand,
+        after_help = "Example: hawser ctl path list --node edge-1 --watch"
+    )]
     Path(path::Command),
     Topology(topology::Args),
     /// Tunnel servers, and the settings of tunnel clients
-    #[command(subcommand)]
+    #[command(subcommand, after_help = "Example: hawser ctl tunnel list")]
     Tunnel(tunnel::Command),
     /// Tracks: who may publish and watch a broadcast
-    #[command(subcommand)]
+    #[command(
+        subcommand,
+        after_help = "Example: hawser ctl track list --tenant acme"
+    )]
     Track(track::Command),
     /// The latest reports of nodes
-    #[command(subcommand)]
+    #[command(subcommand, after_help = "Example: hawser ctl report list")]
     Report(report::Command),
     /// Events
-    #[command(subcommand)]
+    #[command(subcommand, after_help = "Example: hawser ctl event list")]
     Event(event::Command),
     /// The audit log: changes and their authors
-    #[command(subcommand)]
+    #[command(subcommand, after_help = "Example: hawser ctl audit list")]
     Audit(audit::Command),
     /// Tenants, to which nodes and flows belong
-    #[command(subcommand)]
+    #[command(subcommand, after_help = "Example: hawser ctl tenant list")]
     Tenant(tenant::Command),
     /// Operators' tokens
-    #[command(subcommand)]
+    #[command(subcommand, after_help = "Example: hawser ctl token list")]
     Token(token::Command),
     /// Create and change tenants, settings of tunnel clients, flows and tracks as described in files
     Apply(apply::Args),
     Export(export::Args),
     /// Named controllers in the configuration file
-    #[command(subcommand)]
+    #[command(subcommand, after_help = "Example: hawser ctl context list")]
     Context(settings::ContextCommand),
     /// Show the authorities that the controller trusts, and which nodes trust them
     #[command(after_help = "Example: hawser ctl authority")]

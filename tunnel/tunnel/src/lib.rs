@@ -45,6 +45,7 @@ use std::thread;
 
 /// Carry IP packets over several uplinks at once
 #[derive(Debug, Clone, clap::Args)]
+#[command(after_help = "Example: hawser tunnel client --config client.toml")]
 pub struct Args {
     #[command(subcommand)]
     command: Command,
