@@ -4,10 +4,17 @@
 set -eu
 cd "$(dirname "$0")/.."
 
-if [ "${1-}" = --clean ]; then
-    rm -rf media/page/dist/* web/viewer/public web/viewer/node_modules
-    exit
-fi
+case "${1-}" in
+    '' | --check) ;;
+    --clean)
+        rm -rf media/page/dist/* web/viewer/public web/viewer/node_modules
+        exit
+        ;;
+    *)
+        echo "usage: $0 [--check | --clean]" >&2
+        exit 2
+        ;;
+esac
 
 is_recent='const [major, minor] = process.versions.node.split(".").map(Number); process.exit(major * 100 + minor < 2019 ? 1 : 0)'
 if ! command -v npm >/dev/null || ! node --eval "$is_recent"; then
