@@ -14,7 +14,7 @@ fn main() {
         "bench_stream",
         "bench_syscalls",
     ]);
-    // Of these, programs are measured together with code of the benchmarks.
+    // Their programs are measured together with code of the benchmarks.
     println!("cargo::rerun-if-changed=../../media/bpf/src/c");
     println!("cargo::rerun-if-changed=../../replication/bpf/src/c");
 }

@@ -173,7 +173,7 @@ impl View {
         if is_media(bytes) {
             self.media.0 += bytes.len() as u64;
         }
-        // What is not valid is counted.
+        // Datagrams that are not valid are counted.
         let _ = self.viewer.handle_datagram(now, bytes, ecn);
     }
 

@@ -41,7 +41,7 @@ pub(crate) fn seen(
     let path = format!("PATH={}", std::env::var("PATH")?);
     let (become_root, become_user): (&[&str], &str) = match root {
         Root::Own => (&[], ""),
-        // What is built stays the user's.
+        // Built files stay the user's.
         Root::Sudo => (
             &["sudo", "-n", "-E", "env", &path],
             "setpriv --reuid $SUDO_UID --regid $SUDO_GID --init-groups",

@@ -51,7 +51,7 @@ fn files(folder: &Path) -> Result<Vec<PathBuf>> {
         let is_of_others = ["target", "node_modules"].contains(&&*name);
         if path.is_dir() && !name.starts_with('.') && !is_of_others {
             files.extend(self::files(&path)?);
-        } else if path.is_file() && ["md", "rs", "c", "h"].contains(&&*extension) {
+        } else if path.is_file() && ["md", "rs", "c", "h", "ts", "js"].contains(&&*extension) {
             files.push(path);
         }
     }
@@ -61,17 +61,20 @@ fn files(folder: &Path) -> Result<Vec<PathBuf>> {
 /// Returns the lines of a text that have something to replace, with what it is.
 fn places(text: &str, is_page: bool) -> Vec<(usize, String)> {
     let mut places = Vec::new();
-    let (mut is_code, mut in_doc) = (false, false);
+    let (mut is_code, mut in_comment) = (false, false);
     for (number, line) in (1..).zip(text.lines()) {
         let line = line.trim_start();
         is_code ^= is_page && line.starts_with("```");
-        let doc = line.strip_prefix("///").or(line.strip_prefix("//!"));
-        let begins = doc.filter(|_| !in_doc && !is_page).map(str::trim_start);
+        let comment = ["///", "//!", "//", "/**"];
+        let comment = comment.iter().find_map(|start| line.strip_prefix(start));
+        let begins = comment
+            .filter(|_| !in_comment && !is_page)
+            .map(str::trim_start);
         let opener = |opener: &&&str| begins.is_some_and(|text| text.starts_with(**opener));
         if let Some(opener) = OPENERS.iter().find(opener) {
             places.push((number, format!("a comment begins with \"{opener}...\"")));
         }
-        in_doc = doc.is_some();
+        in_comment = comment.is_some();
         let is_comment = ["//", "/*", "* "]
             .iter()
             .any(|start| line.starts_with(start));
@@ -109,7 +112,7 @@ fn prose_and_comments_are_read_and_code_is_not() {
             &[1, 6][..],
         ),
         (
-            "\x2f// What it is.\n\nx\n/// Of it, anew.",
+            "\x2f// What it is.\n\nx\n// Of it, anew.",
             false,
             &[1, 4, 4],
         ),

@@ -516,7 +516,7 @@ fn own_address(message: &AddressMessage) -> Option<OwnAddress> {
         interface: name(message.header.index)?,
         address,
         is_deprecated: flags.contains(AddressHeaderFlags::Deprecated),
-        // Of an IPv4 address, the flag says that its network has another one.
+        // The flag of an IPv4 address says that its network has another one.
         is_temporary: address.is_ipv6() && flags.contains(AddressHeaderFlags::Secondary),
     })
 }

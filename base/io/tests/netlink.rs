@@ -311,7 +311,7 @@ fn routes_of_a_tunnel_are_changed_as_by_iproute2() {
                 .and_then(|()| v6.replace())
         },
     );
-    // What is there is not added again.
+    // An entry that is there is not added again.
     machines.unchanged(|| v4.prepend().map(|added| assert!(!added)));
     machines.unchanged(|| v6.prepend().map(|added| assert!(!added)));
     let everything = [route("0.0.0.0", 0, "tun0"), route("::", 0, "tun0")];

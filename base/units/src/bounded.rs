@@ -98,7 +98,7 @@ impl<T: Held> BoundedQueue<T> {
         let item = self.items.pop_front()?;
         self.bound.bytes -= Self::size(&item);
         if self.items.is_empty() {
-            // What was needed once is given back.
+            // Memory that was needed once is given back.
             self.items = VecDeque::new();
         }
         Some(item)

@@ -669,7 +669,7 @@ fn a_tenant_is_deleted_with_all_that_belongs_to_it_on_request() {
     assert_eq!(lists.map(count), [0, 0, 1, 2, 1]);
     let kept = rig.json("tunnel settings theirs");
     assert_eq!(kept["uplink"][0]["cost"], 1);
-    // What has the same names afterwards is empty.
+    // A tenant with the same name is empty afterwards.
     rig.says("tenant create acme");
     for node in ["edge-1", "edge-2"] {
         rig.says(&format!("node enrol {node} --tenant acme"));

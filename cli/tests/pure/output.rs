@@ -454,7 +454,7 @@ fn no_command_line_makes_a_publisher_or_viewer_panic() {
         ]);
     }
     for line in lines {
-        // What hangs is ended by `timeout`, with 124.
+        // `timeout` ends a command that hangs, with 124.
         let output = Command::new("timeout")
             .arg("60")
             .arg(env!("CARGO_BIN_EXE_hawser"))

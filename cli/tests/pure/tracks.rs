@@ -173,7 +173,7 @@ fn a_removed_reader_sees_nothing_and_others_continue() {
     assert!(desk.status.success(), "{}", errors(&desk));
     assert!(summary.contains("; 2 sessions,"), "{summary}");
     let (frames, _) = summary.split_once(" frames in ").unwrap();
-    // Of a hundred; a new session takes half a second.
+    // There are a hundred; a new session takes half a second.
     let frames: u32 = frames.parse().unwrap();
     assert!(frames >= 70, "{summary}");
 }

@@ -478,7 +478,7 @@ mod tests {
         let mut receiver = receiver(&socket, folder.path());
         let start = Instant::now();
         let after = |ms| start + Duration::from_millis(ms);
-        // Of a collection with another receiving end.
+        // Packets of a collection with another receiving end.
         receiver.hear(1, HERE + 1, Kind::Probe, start);
         receiver.hear(1, HERE + 1, Kind::Data, start);
         assert!(receiver.run.is_none());

@@ -169,7 +169,7 @@ mod tests {
         assert_eq!(lines.len(), 14 + 1);
         assert_eq!((lines[0], lines[13], lines[14]), ("2", "15", "100"));
         assert!(Opportunities::parse(&trace).is_ok());
-        // What arrives after the end is not in it.
+        // Packets that arrive after the end are not in it.
         assert_eq!(uplink.packets(10 * MS), 9);
         assert!(uplink.mahimahi(10 * MS).unwrap().ends_with("\n9\n10\n"));
     }

@@ -238,7 +238,7 @@ impl Subscriber {
     pub fn rate(&self) -> Option<Bitrate> {
         match self.control.permission() {
             Permission::Send => Some(self.control.target()),
-            // What is forwarded then tests the path, and stops until the next test.
+            // The packets that are forwarded then test the path, and stop until the next test.
             Permission::Probe { at } if at <= self.looked => Some(self.control.target()),
             Permission::Probe { .. } => None,
         }

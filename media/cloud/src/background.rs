@@ -170,7 +170,7 @@ mod tests {
         let depth = [7, 0, 7, 0, 9, 7, 0, 7, 0, 9, 7, 7, 7, 0, 9, 0, 0, 0, 0, 9];
         let u = [7, 0, 7, 0, 0, 7, 0, 7, 0, 0, 7, 7, 7, 0, 0, 0, 0, 0, 0, 0];
         assert_eq!(removed(5, &depth, &background(0.0)), u);
-        // Of equal parts the first stays; a larger step joins them.
+        // The first of equal parts stays; a larger step joins them.
         assert_eq!(removed(4, &[7, 7, 9, 9], &background(0.5)), [7, 7, 0, 0]);
         assert_eq!(removed(4, &[7, 7, 9, 9], &background(1.0)), [7, 7, 9, 9]);
     }

@@ -47,7 +47,7 @@ mod tests {
                 numbers.filter(|number| Share(share).contains(*number)).count()
             };
             prop_assert_eq!(contained(from..from + 256), usize::from(share));
-            // Of 2^n following ones, the share has its part, rounded up or down.
+            // The share has its part of 2^n following ones, rounded up or down.
             for length in [2, 4, 8, 16, 32, 64, 128] {
                 let part = f64::from(length) * f64::from(share) / 256.0;
                 let start = from / length * length;

@@ -239,7 +239,7 @@ mod tests {
             let datagram = viewer.report(&report, 0);
             taken += u32::from(publication.handle_datagram(now, address, &datagram).is_ok());
         }
-        // Of 8,000: 79 at once, and 53 in a second.
+        // 79 of the 8,000 at once, and 53 in a second.
         assert!((280..300).contains(&taken), "{taken}");
         assert_eq!(publication.host_stats().too_many, 8000 - u64::from(taken));
     }

@@ -631,7 +631,7 @@ mod tests {
             assembler.handle_event(at(33 * u64::from(group)), object(id(1, group, layer)));
             groups(&mut assembler)
         };
-        // Of the first ones, the refinement may still come.
+        // The refinement of the first ones may still come.
         let ready: Vec<usize> = (0..10).map(|group| add(group, 0).len()).collect();
         assert_eq!(ready, [0, 0, 0, 0, 1, 1, 1, 1, 4, 1]);
         assert_eq!(add(9, 1), [(9, true)]);
@@ -710,7 +710,7 @@ mod tests {
             .iter()
             .map(|frame| frame.tracks.keys().copied().collect());
         let tracks: Vec<Vec<u32>> = tracks.collect();
-        // Of the last one, the best encoding is not whole, and the other is.
+        // The best encoding of the last one is not whole, and the other is.
         assert_eq!(tracks, [[1, 2], [2, 3], [2, 3]]);
         assert!(frames.iter().all(|frame| frame.is_whole));
         assert_eq!(assembler.stats().lesser_encoding, 2);

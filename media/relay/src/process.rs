@@ -208,7 +208,7 @@ impl Forwarder for Process {
         let mut members = self.members.range((broadcast, 0)..=(broadcast, u32::MAX));
         members.next()?;
         let mut tagged = datagram.to_vec();
-        // What is refused here is refused, and counted, by the broadcast too.
+        // The broadcast refuses, and counts, the same packets.
         let delivery = self
             .relay
             .handle_datagram(now, broadcast as u32, &mut tagged);

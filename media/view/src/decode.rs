@@ -373,7 +373,7 @@ mod tests {
             let aliases: Vec<u32> = decoding.decoders.keys().copied().collect();
             assert_eq!(aliases, Vec::from_iter(first..first + 16));
         }
-        // What was not announced is not decoded, even if it was received.
+        // A track that was not announced is not decoded, even if it was received.
         let mut unannounced = frame_of(100, 0..16);
         unannounced.tracks = Arc::default();
         assert_eq!(decoding.decode(&unannounced).unwrap().len(), 0);

@@ -771,6 +771,7 @@ impl ControlledNode {
         if let Err(reason) = missing_paths(policy, self.equipment.paths) {
             self.refuse(now, &policy.flow, reason);
         }
+        // The kernel sends on those of its paths that the node has.
         let policy = policy.clone();
         self.commands.push_back(Command::SetPolicy { flow, policy });
     }

@@ -233,7 +233,7 @@ impl Evidence {
             self.window.clear();
         }
         self.is_proposed_here = is_proposed;
-        // What the viewer experienced was of the paths before.
+        // The viewer's experience was of the paths before.
         self.is_degraded = false;
         self.code = code;
         self.since = self.now;

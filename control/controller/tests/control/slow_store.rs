@@ -74,7 +74,7 @@ async fn an_unstored_report_shows_that_the_store_is_read_only() {
     store.fail(Some("no space left on device"));
     assert_eq!(report(9_000).await, StatusCode::SERVICE_UNAVAILABLE);
     rig.get("/readyz").await.is_problem(503);
-    // What is written under a lease does not go to the disk.
+    // Values under a lease do not go to the disk.
     store.fail(None);
     assert_eq!(report(9_000).await, StatusCode::NO_CONTENT);
     rig.get("/readyz").await.is_problem(503);

@@ -214,7 +214,7 @@ async fn what_makes_no_sense_is_refused() {
             uplinks(&[json!({ "interface": "a", "monthly_cap_mb": 0 })]),
             "monthly_cap_mb",
         ),
-        // What only the client's file may say.
+        // Keys that only the client's file may have.
         (json!({ "lan": ["0.0.0.0/0"] }), "`lan`"),
         (json!({ "kill_switch": false }), "`kill_switch`"),
     ] {

@@ -474,7 +474,7 @@ impl Facts<'_> {
         let is_minor = |kind: ConditionKind| {
             suffices && matches!(kind, ConditionKind::PathsUp | ConditionKind::Arriving)
         };
-        // What is certain comes before what is not known. Of the mode `single`, nothing else matters.
+        // Certain findings come before unknown ones. In the mode `single`, nothing else matters.
         let order = |(_, finding): &&(ConditionKind, Finding)| {
             let is_wanted = finding.reason != Reason::ModeSingle;
             (finding.status != Truth::False, is_wanted)

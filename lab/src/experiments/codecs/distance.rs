@@ -119,7 +119,7 @@ mod tests {
     #[test]
     fn the_worse_direction_counts() {
         let whole = cloud([([0, 0, 0], 100), ([1000, 0, 0], 100)]);
-        // What is there is right, but half is missing: the mean of 0 and 1000^2.
+        // Half of the points is right, and half is missing: the mean of 0 and 1000^2.
         let half = cloud([([0, 0, 0], 100)]);
         let psnr = psnr(&whole, &half).unwrap();
         assert!((psnr.geometry_db - 10.0 * 2f64.log10()).abs() < 1e-9);

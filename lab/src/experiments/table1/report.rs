@@ -27,7 +27,7 @@ fn highlights(summary: &Summary) -> Vec<Highlight> {
         let case = summary.case(&format!("{policy}/{level}"))?;
         case.metrics.get(metric)
     };
-    // Of the highest level that was run.
+    // The figure of the highest level that was run.
     let highlight = |label: &str, metric: &str, unit: &str| {
         ["fhd", "hd", "nfov"].into_iter().find_map(|level| {
             let ours = figure("replicate", level, metric)?;

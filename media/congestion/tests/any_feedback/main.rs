@@ -62,7 +62,7 @@ fn a_liar_gains_no_more_than_the_maximum() {
     assert_eq!(control.in_flight(), ByteSize(0));
     assert!(control.pacing_rate().bps() <= 3 * config.bounds.maximum().bps());
     let refusals = control.refusals();
-    // Of each round's packets 160 were not sent yet, three times.
+    // 160 packets of each round were not sent yet, three times.
     assert!(refusals.unknown >= 4000 * 160 * 3);
     assert!(refusals.repeated >= 4000 * 2 * 40);
 }

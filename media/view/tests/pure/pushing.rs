@@ -678,7 +678,7 @@ fn frames_of_more_points_than_a_viewer_takes_are_damaged() {
         frames: None,
         ..broadcast.viewer_config(publishing.address)
     };
-    // What was served when the viewer ends is enough.
+    // The part that was served when the viewer ends is enough.
     let damaged = AtomicBool::new(false);
     let summary = watch_until(&config, || {
         let sample = "hawser_view_frames_damaged_total{reason=\"too_many_points\"}";
@@ -706,7 +706,7 @@ fn what_a_viewer_saved_is_published_again() {
 
     let read = |name| Recording::read(&broadcast.path(name), Path::new(".")).unwrap();
     let recording = read("saved/recording.toml");
-    // Of 60 a second, a busy machine leaves some out.
+    // A busy machine leaves out some of the 60 a second.
     assert!((1.0..=80.0).contains(&recording.fps), "{}", recording.fps);
     let publishing = broadcast.publish_recording(recording);
     let second = hawser_view::Config {

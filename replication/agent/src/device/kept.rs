@@ -62,7 +62,7 @@ pub(super) struct Present {
 impl Present {
     /// Reads what the kernel has on the interfaces of these entries.
     pub(super) fn read<'e>(entries: impl Iterator<Item = &'e Entry>) -> Present {
-        // What cannot be read counts as missing, and is installed again.
+        // Entries that cannot be read count as missing, and are installed again.
         let networks = interface::networks().unwrap_or_default();
         let addresses = networks
             .into_iter()

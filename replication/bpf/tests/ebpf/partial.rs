@@ -41,7 +41,7 @@ fn as_tcp(mut packet: Vec<u8>) -> Vec<u8> {
 /// Leaves the sum of the pseudo header in the checksum field.
 fn partial(mut packet: Vec<u8>, protocol: u8) -> Vec<u8> {
     let ([from, to], header, at) = parts(&packet, protocol);
-    // Of zeros, the checksum is the complement of the pseudo header's sum.
+    // The checksum of zeros is the complement of the pseudo header's sum.
     let zeros = vec![0; packet.len() - header];
     let sum = !ip::transport_checksum(from, to, protocol, &zeros);
     packet[at..at + 2].copy_from_slice(&sum.to_be_bytes());

@@ -408,7 +408,7 @@ mod tests {
         inbox.handle(Some(cost(6, 1))).await;
         assert_eq!(cost_of(&mut pushed), 3);
 
-        // What was refused has replaced what is in force, too.
+        // The refused settings have replaced those in force, too.
         let above = json!({ "uplink": [{ "interface": "eth*", "mtu_bytes": 9000 }] });
         inbox.handle(Some(given(10, above))).await;
         inbox.handle(Some(cost(8, 1))).await;

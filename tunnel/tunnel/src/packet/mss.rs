@@ -31,7 +31,7 @@ pub(crate) fn clamp(packet: &mut Bytes, mtu: u16) {
     let Some(start) = syn(packet) else {
         return;
     };
-    // What was received is shared; a SYN is rare.
+    // The received packet is shared; a SYN is rare.
     let mut own = packet.to_vec();
     clamp_syn(&mut own, start, mtu);
     *packet = own.into();

@@ -434,7 +434,7 @@ fn an_operator_moves_traffic_to_another_uplink() {
     });
     connection.wait_for_progress();
 
-    // What the client's file does not allow is refused, and what was in force stays.
+    // Settings that the client's file does not allow are refused, and those in force stay.
     let mut above = narrow.clone();
     above["uplink"][1]["monthly_cap_mb"] = json!(1001);
     controlled.set(above);

@@ -54,12 +54,12 @@ pub(super) fn publish(address: SocketAddr, secret: &TrackSecret, stop: &AtomicBo
         }
         publication.handle_timeout(now);
         let received = socket.receive(|datagram| {
-            // What is not valid is counted.
+            // Datagrams that are not valid are counted.
             let _ = publication.handle_datagram(now, datagram.from, datagram.bytes);
         });
         udp::unless_of_a_peer(received)?;
         while let Some(outgoing) = publication.poll_transmit(clock::monotonic()) {
-            // What is not sent is lost, which a relay reports.
+            // Packets that are not sent are lost, which a relay reports.
             let _ = socket.send(outgoing.to, outgoing.ecn, &outgoing.datagram);
         }
         while publication.poll_event().is_some() {}

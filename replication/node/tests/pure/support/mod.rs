@@ -266,7 +266,7 @@ impl Agent {
             self.node.handle_timeout(self.now);
             self.carry_out();
             let next = self.node.poll_timeout();
-            // What was just carried out may have to be reported at once.
+            // The command that was just carried out may have to be reported at once.
             let is_due = next.is_some_and(|next| next <= self.now);
             passes = if is_due { passes + 1 } else { 0 };
             assert!(
