@@ -123,9 +123,9 @@ impl Peer {
 
 impl Texts {
     fn read(credentials: &Credentials) -> Result<Texts> {
-        let read = |path: &Path| {
+        let read = |name: &str, path: &Path| {
             hawser_io::file::read_text(path)
-                .with_context(|| format!("cannot read {}", path.display()))
+                .with_context(|| format!("{name}: cannot read {}", path.display()))
         };
         Ok(match credentials {
             Credentials::Files {
@@ -133,9 +133,9 @@ impl Texts {
                 certificate,
                 key,
             } => Texts {
-                authority: read(authority)?,
-                certificate: read(certificate)?,
-                key: read_tls_key(key)?.to_string(),
+                authority: read("authority", authority)?,
+                certificate: read("certificate", certificate)?,
+                key: read_tls_key(key).context("key")?.to_string(),
             },
             Credentials::Node(folder) => hawser_client::Identity::load(folder)
                 .context("has the node been enrolled?")?
