@@ -32,6 +32,6 @@ pub use cloud::{Cloud, Digest, MAX_POINTS, POINT_BYTES, PartialPoint, Point};
 pub use extent::Extent;
 pub use level::{Level, UnknownLevel};
 pub use performer::Performer;
-pub use render::{Image, Renderer, RendererError};
+pub use render::{Image, Renderer, RendererError, point_side_mm};
 pub use view::{MAX_PIXELS, View};
 pub use visibility::{FieldOfView, Pose};

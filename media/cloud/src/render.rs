@@ -197,7 +197,7 @@ impl Renderer {
     pub fn render(&mut self, cloud: &Cloud, pose: &Pose) -> Image {
         self.pixels.fill(EMPTY);
         if let Some(viewer) = Viewer::new(pose) {
-            let side_mm = self.point_mm.unwrap_or_else(|| side_mm(cloud));
+            let side_mm = self.point_mm.unwrap_or_else(|| point_side_mm(cloud));
             for point in cloud.points() {
                 self.draw(&viewer, point, side_mm);
             }
@@ -345,7 +345,7 @@ impl Viewer {
 
 /// Returns the side of a cloud's points in millimetres with which surfaces have few holes: a
 /// multiple of the mean spacing, which follows from the number of cubes in which there are points.
-fn side_mm(cloud: &Cloud) -> f32 {
+pub fn point_side_mm(cloud: &Cloud) -> f32 {
     const CUBE_BITS: u32 = 6;
     /// A plane in a random direction crosses 1.5 cubes for each area of a cube's side.
     const CUBES_PER_AREA: f32 = 1.5;

@@ -33,7 +33,7 @@ pub use chunks::{ChunkConfig, ChunkDecoder, ChunkEncoder, PartialCloud};
 pub use draco::{DracoDecoder, DracoEncoder};
 pub use rate::{Choices, RateControl};
 pub use rgbd::{RgbdDecoder, RgbdEncoder};
-pub use tracks::{Damage, TrackJob, decode_tracks};
+pub use tracks::{Damage, TrackJob, decode_frames, decode_tracks, merge_frames};
 pub use zstd::{ZstdDecoder, ZstdEncoder};
 
 use hawser_cloud::{Cloud, MAX_POINTS, View};

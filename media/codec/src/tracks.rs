@@ -37,21 +37,30 @@ pub enum Damage {
 /// Returns the points of all tracks.
 ///
 /// # Errors
-/// If a track cannot be decoded, or the tracks announce more than `most` points; then nothing is decoded.
+/// As those of [`decode_frames`].
 pub fn decode_tracks(jobs: Vec<TrackJob<'_>>, most: usize) -> Result<Cloud, Damage> {
+    let mut frames = decode_frames(jobs, most)?;
+    Ok(match &mut frames[..] {
+        [Frame::Cloud(only)] => mem::take(only),
+        several => merge_frames(several),
+    })
+}
+
+/// Returns the views or points of each track.
+///
+/// # Errors
+/// If a track cannot be decoded, or the tracks announce more than `most` points; then nothing is decoded.
+pub fn decode_frames(jobs: Vec<TrackJob<'_>>, most: usize) -> Result<Vec<Frame>, Damage> {
     let points = jobs.iter().map(TrackJob::max_points).sum();
     if points > most {
         return Err(Damage::TooManyPoints { points, most });
     }
     let frames: Result<Vec<Frame>, DecodeError> = decode_all(jobs).into_iter().collect();
-    Ok(merge(frames?))
+    Ok(frames?)
 }
 
-/// Returns the points of all tracks, in memory for no more of them.
-fn merge(mut frames: Vec<Frame>) -> Cloud {
-    if let [Frame::Cloud(only)] = &mut frames[..] {
-        return mem::take(only);
-    }
+/// Returns the points of several tracks, in memory for no more of them.
+pub fn merge_frames(frames: &[Frame]) -> Cloud {
     let points = frames.iter().map(|frame| match frame {
         Frame::View(view) => view.points(),
         Frame::Cloud(points) => points.len(),

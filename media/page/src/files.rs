@@ -26,6 +26,11 @@ pub(crate) const FILES: &[File] = &[
         include_bytes!("../dist/worker.js"),
     ),
     (
+        "webgl.js",
+        "text/javascript",
+        include_bytes!("../dist/webgl.js"),
+    ),
+    (
         "licences.txt",
         "text/plain; charset=utf-8",
         include_bytes!("../dist/licences.txt"),

@@ -6,7 +6,7 @@
     reason = "a name that a page can call is an unsafe attribute; nothing here dereferences a pointer"
 )]
 
-use crate::{Stage, Stream};
+use crate::{Part, Stage, Stream};
 use hawser_objects::TrackSecret;
 use hawser_units::Instant;
 use std::cell::RefCell;
@@ -19,6 +19,9 @@ struct Page {
     stage: Option<Stage>,
     /// The arrival of the newest frame that was decoded.
     arrived: Option<Instant>,
+    /// What a GPU draws of the newest frame: see [`place`].
+    places: Vec<[usize; 6]>,
+    matrix: crate::Matrix,
 }
 
 thread_local! {
@@ -85,22 +88,19 @@ extern "C" fn decode(now: f64) -> bool {
         let Some((decoded, stage)) = decoded.zip(page.stage.as_mut()) else {
             return false;
         };
-        stage.show(decoded.cloud);
+        stage.show(decoded.frames);
         page.arrived = decoded.arrived;
         true
     })
 }
 
-/// Sets the numbers of columns and rows of pictures. Returns whether they can be drawn.
+/// Sets the numbers of columns and rows of pictures.
 #[unsafe(no_mangle)]
-extern "C" fn resize(width: usize, height: usize) -> bool {
+extern "C" fn resize(width: usize, height: usize) {
     with(|page| match &mut page.stage {
-        Some(stage) => stage.resize(width, height).is_ok(),
-        None => {
-            page.stage = Stage::new(width, height).ok();
-            page.stage.is_some()
-        }
-    })
+        Some(stage) => stage.resize(width, height),
+        none => *none = Some(Stage::new(width, height)),
+    });
 }
 
 /// Walks around by angles to the left and upwards in radians, and multiplies the distance.
@@ -109,6 +109,16 @@ extern "C" fn turn(yaw: f32, pitch: f32, distance: f32) {
     with(|page| {
         if let Some(orbit) = page.stage.as_mut().and_then(Stage::orbit) {
             orbit.turn(yaw, pitch, distance);
+        }
+    });
+}
+
+/// Walks to the right and upwards, by shares of the width of what a picture shows.
+#[unsafe(no_mangle)]
+extern "C" fn pan(right: f32, up: f32) {
+    with(|page| {
+        if let Some(stage) = &mut page.stage {
+            stage.pan(right, up);
         }
     });
 }
@@ -123,13 +133,65 @@ extern "C" fn reset() {
     });
 }
 
-/// Draws the newest frame. Returns the place of its RGBA pixels, or 0 before a size is set.
+/// Draws the newest frame. Returns the place of its RGBA pixels, or 0 if the size is not one of a picture.
 #[unsafe(no_mangle)]
 extern "C" fn draw() -> *const u8 {
-    with(|page| match &mut page.stage {
-        Some(stage) => stage.draw_rgba().as_ptr(),
-        None => std::ptr::null(),
+    with(|page| {
+        let drawn = page.stage.as_mut().and_then(|of| of.draw_rgba().ok());
+        drawn.map_or(std::ptr::null(), <[u8]>::as_ptr)
     })
+}
+
+/// Prepares the newest frame for a GPU. Returns the number of its parts.
+#[unsafe(no_mangle)]
+extern "C" fn parts() -> usize {
+    with(|page| {
+        let Page { stage, places, .. } = page;
+        places.clear();
+        if let Some(stage) = stage {
+            places.extend(stage.parts().map(place));
+        }
+        places.len()
+    })
+}
+
+/// Returns the place of what [`place`] returns of a part, valid until the next frame is decoded.
+#[unsafe(no_mangle)]
+extern "C" fn part(number: usize) -> *const usize {
+    with(|page| {
+        let place = page.places.get(number);
+        place.map_or(std::ptr::null(), |words| words.as_ptr())
+    })
+}
+
+/// Returns the place of the matrix with which a part is drawn: 16 numbers, column by column. 0 if there is none.
+#[unsafe(no_mangle)]
+extern "C" fn matrix(part: usize) -> *const f32 {
+    with(|page| {
+        let found = page.stage.as_ref().and_then(|stage| stage.to_clip(part));
+        let Some(matrix) = found else {
+            return std::ptr::null();
+        };
+        page.matrix = matrix;
+        page.matrix.as_flattened().as_ptr()
+    })
+}
+
+/// Returns where a part is in the memory. A view: columns, rows, the places of depths, colours and triangles, the number of
+/// corners of these. Points: 0, their number, the place of the packed points, the bits of their side in millimetres.
+fn place(part: Part<'_>) -> [usize; 6] {
+    match part {
+        Part::View { view, triangles } => {
+            let (columns, rows) = view.size();
+            let [depth, color] = [view.depth().as_ptr().addr(), view.color().as_ptr().addr()];
+            let place = triangles.as_ptr().addr();
+            [columns, rows, depth, color, place, triangles.len()]
+        }
+        Part::Points { cloud, side_mm } => {
+            let side = side_mm.to_bits() as usize;
+            [0, cloud.len(), cloud.packed().as_ptr().addr(), side, 0, 0]
+        }
+    }
 }
 
 /// Returns the arrival of the first packet of the newest frame that was decoded, in milliseconds, or 0.

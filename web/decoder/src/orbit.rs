@@ -10,10 +10,14 @@ const MAX_PITCH: f32 = 1.5;
 /// The bounds of the distance from which a viewer looks, in millimetres.
 const DISTANCE_MM: std::ops::RangeInclusive<f32> = 300.0..=20_000.0;
 
+/// The greatest coordinate of what a viewer looks at, in millimetres: beyond it there are no points.
+const MAX_MIDDLE_MM: f32 = i16::MAX as f32;
+
 /// A viewer who walks around what there is to see, and looks at its middle.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Orbit {
     middle_mm: [f32; 3],
+    first_middle_mm: [f32; 3],
     /// The angles at first; upwards is 0.
     first_yaw: f32,
     first_distance_mm: f32,
@@ -35,8 +39,10 @@ impl Orbit {
         let [x, y, z] = pose.position_mm;
         let distance = (z - middle_z).abs();
         let first_yaw = if z < middle_z { PI } else { 0.0 };
+        let middle_mm = [x, y, middle_z];
         Some(Orbit {
-            middle_mm: [x, y, middle_z],
+            middle_mm,
+            first_middle_mm: middle_mm,
             first_yaw,
             first_distance_mm: distance,
             yaw: first_yaw,
@@ -53,19 +59,42 @@ impl Orbit {
         self.distance_mm = (self.distance_mm * distance).clamp(least, most);
     }
 
+    /// Walks to the right and upwards, by shares of the distance.
+    pub fn pan(&mut self, right: f32, up: f32) {
+        let [to_right, to_up, _] = self.axes();
+        for (axis, middle) in self.middle_mm.iter_mut().enumerate() {
+            let step = self.distance_mm * (right * to_right[axis] + up * to_up[axis]);
+            *middle = (*middle + step).clamp(-MAX_MIDDLE_MM, MAX_MIDDLE_MM);
+        }
+    }
+
     /// Goes back to where it was at first.
     pub fn reset(&mut self) {
+        self.middle_mm = self.first_middle_mm;
         (self.yaw, self.pitch) = (self.first_yaw, 0.0);
         self.distance_mm = self.first_distance_mm;
     }
 
     /// Returns where the viewer is.
     pub fn pose(&self) -> Pose {
+        Pose::looking(self.position_mm(), self.yaw, self.pitch)
+    }
+
+    /// Returns the position in millimetres.
+    pub fn position_mm(&self) -> [f32; 3] {
+        let [_, _, back] = self.axes();
+        std::array::from_fn(|axis| self.middle_mm[axis] + self.distance_mm * back[axis])
+    }
+
+    /// Returns the directions to the right, upwards and back in the world.
+    pub fn axes(&self) -> [[f32; 3]; 3] {
         let (sin_yaw, cos_yaw) = self.yaw.sin_cos();
         let (sin_pitch, cos_pitch) = self.pitch.sin_cos();
-        let back = [sin_yaw * cos_pitch, -sin_pitch, cos_yaw * cos_pitch];
-        let axis = |axis: usize| self.middle_mm[axis] + self.distance_mm * back[axis];
-        Pose::looking([axis(0), axis(1), axis(2)], self.yaw, self.pitch)
+        [
+            [cos_yaw, 0.0, -sin_yaw],
+            [sin_yaw * sin_pitch, cos_pitch, cos_yaw * sin_pitch],
+            [sin_yaw * cos_pitch, -sin_pitch, cos_yaw * cos_pitch],
+        ]
     }
 }
 
@@ -109,6 +138,8 @@ mod tests {
         let mut orbit = orbit();
         let first = orbit.pose();
         orbit.turn(1.0, 100.0, 1e9);
+        orbit.pan(1.0, 1.0);
+        assert_ne!(orbit.middle_mm, orbit.first_middle_mm);
         assert_eq!(orbit.pitch, MAX_PITCH);
         assert_eq!(orbit.distance_mm, *DISTANCE_MM.end());
         orbit.reset();

@@ -1,5 +1,4 @@
-use hawser_cloud::Cloud;
-use hawser_codec::{Codec, Damage, FrameDecoder, PartialCloud, TrackJob, decode_tracks};
+use hawser_codec::{Codec, Damage, Frame, FrameDecoder, PartialCloud, TrackJob, decode_frames};
 use hawser_objects::{
     Encodings, FrameAssembler, FrameConfig, ReceivedFrame, Receiver, ReceiverConfig, TrackSecret,
     TrackTiming,
@@ -51,8 +50,8 @@ pub struct Counts {
 /// A frame that was decoded.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Decoded {
-    /// The points of all tracks.
-    pub cloud: Cloud,
+    /// The view or the points of each track.
+    pub frames: Vec<Frame>,
     /// The arrival of its first packet.
     pub arrived: Option<Instant>,
 }
@@ -133,8 +132,8 @@ impl Stream {
         self.assemble(now);
         let frame = self.newest.take()?;
         match self.decoders.decode(&frame, &self.codecs) {
-            Ok(cloud) => Some(Decoded {
-                cloud,
+            Ok(frames) => Some(Decoded {
+                frames,
                 arrived: frame.first_arrival,
             }),
             Err(_) => {
@@ -173,12 +172,12 @@ fn frames_of(announcement: &Announcement) -> FrameConfig {
 }
 
 impl Decoders {
-    /// Returns the points of all tracks.
+    /// Returns the view or the points of each track.
     fn decode(
         &mut self,
         frame: &ReceivedFrame,
         codecs: &BTreeMap<u32, Option<Codec>>,
-    ) -> Result<Cloud, Damage> {
+    ) -> Result<Vec<Frame>, Damage> {
         for alias in frame.tracks.keys() {
             self.0.entry(*alias).or_default();
         }
@@ -189,7 +188,7 @@ impl Decoders {
             Some(TrackJob::new(codec, decoder, layers, ahead))
         });
         let jobs: Vec<TrackJob<'_>> = jobs.collect::<Result<_, _>>()?;
-        decode_tracks(jobs, MAX_POINTS)
+        decode_frames(jobs, MAX_POINTS)
     }
 }
 

@@ -108,13 +108,13 @@ fn draw(announced: &[u8], objects: &[Vec<u8>]) -> Vec<u8> {
     let mut stream = Stream::open(&secret, announced, vec![(7, 0)]).unwrap();
     let now = Instant::ZERO + Duration::from_millis(1);
     objects.iter().for_each(|object| stream.take(now, object));
-    let mut stage = Stage::new(SIZE.0, SIZE.1).unwrap();
-    stage.show(stream.decode(now).unwrap().cloud);
+    let mut stage = Stage::new(SIZE.0, SIZE.1);
+    stage.show(stream.decode(now).unwrap().frames);
     assert_eq!(stream.counts().refused, 0);
-    let first = stage.draw_rgba().to_vec();
+    let first = stage.draw_rgba().unwrap().to_vec();
     let (yaw, pitch, distance) = TURN;
     stage.orbit().unwrap().turn(yaw, pitch, distance);
-    [&first, stage.draw_rgba()].concat()
+    [&first, stage.draw_rgba().unwrap()].concat()
 }
 
 /// Has the page's decoder do the same, in Node.

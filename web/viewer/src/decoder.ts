@@ -6,10 +6,14 @@ interface Exports {
     open(): number;
     take(now: number): void;
     decode(now: number): number;
-    resize(width: number, height: number): number;
+    resize(width: number, height: number): void;
     turn(yaw: number, pitch: number, distance: number): void;
+    pan(right: number, up: number): void;
     reset(): void;
     draw(): number;
+    parts(): number;
+    part(number: number): number;
+    matrix(part: number): number;
     arrived(): number;
     refused(): number;
     passed_over(): number;
@@ -21,6 +25,26 @@ export interface Epoch {
     alias: number;
     epoch: number;
 }
+
+/** The surface of a view, three pixels a triangle. Like points it is valid until the decoder takes or decodes something. */
+export interface ViewPart {
+    columns: number;
+    rows: number;
+    depth: Uint16Array<ArrayBuffer>;
+    color: Uint8Array<ArrayBuffer>;
+    triangles: Uint32Array<ArrayBuffer>;
+}
+
+/** Points as media/cloud packs them, and the side of each in millimetres. */
+export interface PointsPart {
+    packed: Uint8Array<ArrayBuffer>;
+    sideMm: number;
+}
+
+export type Part = ViewPart | PointsPart;
+
+/** Bytes of a packed point. */
+export const POINT_BYTES = 9;
 
 export class Decoder {
     #wasm: Exports;
@@ -55,11 +79,16 @@ export class Decoder {
     }
 
     resize(width: number, height: number): void {
-        if (this.#wasm.resize(width, height)) [this.#width, this.#height] = [width, height];
+        this.#wasm.resize(width, height);
+        [this.#width, this.#height] = [width, height];
     }
 
     turn(yaw: number, pitch: number, distance: number): void {
         this.#wasm.turn(yaw, pitch, distance);
+    }
+
+    pan(right: number, up: number): void {
+        this.#wasm.pan(right, up);
     }
 
     reset(): void {
@@ -70,10 +99,49 @@ export class Decoder {
     draw(): ImageData | undefined {
         const at = this.#wasm.draw();
         if (at === 0) return undefined;
-        const bytes = 4 * this.#width * this.#height;
-        // The memory is not shared with other threads.
-        const pixels = new Uint8ClampedArray(this.#wasm.memory.buffer as ArrayBuffer, at, bytes);
+        const pixels = new Uint8ClampedArray(this.#memory, at, 4 * this.#width * this.#height);
         return new ImageData(pixels, this.#width, this.#height);
+    }
+
+    /** Returns what a GPU draws of the newest frame, in the decoder's memory. */
+    parts(): Part[] {
+        return Array.from({ length: this.#wasm.parts() }, (_, number) => this.#part(this.#wasm.part(number)));
+    }
+
+    /** Returns the matrix with which a part is drawn from where the viewer is; `undefined` if there is none. */
+    toClip(part: number): Float32Array | undefined {
+        const at = this.#wasm.matrix(part);
+        return at === 0 ? undefined : new Float32Array(this.#memory, at, 16);
+    }
+
+    /** Returns the part that `place` of web/decoder/src/exports.rs describes. */
+    #part(at: number): Part {
+        const words = new Uint32Array(this.#memory, at, 6) as unknown as [
+            number,
+            number,
+            number,
+            number,
+            number,
+            number,
+        ];
+        const [columns, rows, depth, color, triangles, corners] = words;
+        if (columns === 0) {
+            const [, points, packed] = words;
+            const [sideMm = 0] = new Float32Array(this.#memory, at + 3 * Uint32Array.BYTES_PER_ELEMENT, 1);
+            return { packed: new Uint8Array(this.#memory, packed, POINT_BYTES * points), sideMm };
+        }
+        return {
+            columns,
+            rows,
+            depth: new Uint16Array(this.#memory, depth, columns * rows),
+            color: new Uint8Array(this.#memory, color, 3 * columns * rows),
+            triangles: new Uint32Array(this.#memory, triangles, corners),
+        };
+    }
+
+    /** The memory, which is not shared with other threads. It moves when it grows. */
+    get #memory(): ArrayBuffer {
+        return this.#wasm.memory.buffer as ArrayBuffer;
     }
 
     /** The arrival of the newest decoded frame. */
@@ -96,8 +164,7 @@ export class Decoder {
     #write(parts: Uint8Array[]): void {
         const length = parts.reduce((sum, part) => sum + part.length, 0);
         let at = this.#wasm.input(length);
-        // The memory may have moved: it grows.
-        const memory = new Uint8Array(this.#wasm.memory.buffer);
+        const memory = new Uint8Array(this.#memory);
         for (const part of parts) {
             memory.set(part, at);
             at += part.length;

@@ -1,68 +1,75 @@
-// The element <hawser-view src="broadcasts.json">: shows a broadcast, around which the viewer walks with mouse, finger or
-// keyboard. It begins when its property `secret` is set.
+// The element <hawser-view src="broadcasts.json">: shows a broadcast, around which the viewer walks with mouse, fingers or
+// keyboard. It begins when its property `secret` is set. `renderer="webgl"` or `renderer="wasm"` chooses how it draws.
 
-import type { Figures, FromWorker, ToWorker } from "./messages";
+import { follow, type Motion } from "./gestures";
+import type { Choice, Figures, FromWorker, ToWorker } from "./messages";
+import { Overlay } from "./overlay";
 
-/** The turn for each pixel that is dragged, and for each key, in radians. */
-const TURN = 0.008;
+/** The turn, the step as a share of the picture's width and the factor of the distance for each key. */
 const KEY_TURN = 0.1;
-
-/** The factor of the distance for each key, and the exponent of it for each step of a wheel. */
-const ZOOM = 1.1;
-const WHEEL = 0.001;
-
-/** The most pixels that are drawn, whatever the screen has. */
-const MAX_PIXELS = 640 * 480;
+const KEY_PAN = 0.04;
+const KEY_DOLLY = 1.1;
 
 const STYLE = `
-:host { display: block; position: relative; overflow: hidden; touch-action: none; }
+:host { display: block; position: relative; overflow: hidden; background: #202020; }
 :host([hidden]) { display: none; }
-:host(:focus-visible) { outline: 2px solid #7ab8ff; outline-offset: -2px; }
-canvas { width: 100%; height: 100%; display: block; cursor: grab; }
-canvas:active { cursor: grabbing; }
-p { position: absolute; inset: auto 0 1rem; margin: 0 auto; width: fit-content; max-width: 90%; padding: 0.3rem 0.8rem;
-    background: #000a; border-radius: 0.3rem; }
-p:empty { display: none; }
+#stage { width: 100%; height: 100%; touch-action: none; cursor: grab; }
+#stage:active { cursor: grabbing; }
+:focus-visible { outline: 2px solid #7ab8ff; outline-offset: -2px; }
+canvas { position: absolute; width: 100%; height: 100%; display: block; }
+[role=status] { position: absolute; inset: auto 0 4rem; margin: 0 auto; width: fit-content; max-width: 90%;
+    padding: 0.3rem 0.8rem; background: #000a; border-radius: 0.3rem; pointer-events: none; }
+[role=status]:empty { display: none; }
 pre { position: absolute; inset: 0.5rem auto auto 0.5rem; margin: 0; padding: 0.4rem 0.6rem; background: #000a;
-    border-radius: 0.3rem; font-size: 0.8rem; }
+    border-radius: 0.3rem; font-size: 0.8rem; pointer-events: none; }
+[role=group] { position: absolute; inset: auto 0 0; padding: 0.5rem; display: flex; flex-wrap: wrap; gap: 0.4rem;
+    justify-content: center; pointer-events: none; }
+button { font: inherit; font-size: 0.85rem; color: #eee; background: #000a; border: 1px solid #fff4; border-radius: 0.3rem;
+    padding: 0.2rem 0.7rem; cursor: pointer; pointer-events: auto; }
+button:hover { background: #333; }
+button[aria-pressed=true] { background: #eee; color: #111; }
 `;
 
+const LABEL = "Live picture in three dimensions";
+const KEYS =
+    "Arrows walk around, with Shift they pan. Plus and minus change the distance. Keys of buttons: P, 0, S, I and F.";
+
 export class HawserView extends HTMLElement {
+    static readonly observedAttributes = ["renderer"];
     /** The name of the broadcast; empty: the first of the list. */
     name = "";
     /** What was shown in the newest second. */
     figures: Figures | undefined;
     #worker: Worker | undefined;
-    #canvas = document.createElement("canvas");
+    #stage = document.createElement("div");
     #state = document.createElement("p");
-    #overlay = document.createElement("pre");
+    #overlay = new Overlay();
+    #actions = new Map<string, () => void>();
+    #isPaused = false;
 
     constructor() {
         super();
         const sheet = new CSSStyleSheet();
         sheet.replaceSync(STYLE);
-        const root = this.attachShadow({ mode: "open" });
+        const root = this.attachShadow({ mode: "open", delegatesFocus: true });
         root.adoptedStyleSheets = [sheet];
-        this.#overlay.hidden = true;
+        this.#stage.id = "stage";
+        this.#stage.tabIndex = 0;
+        this.#stage.setAttribute("role", "application");
+        this.#stage.setAttribute("aria-label", LABEL);
+        this.#stage.setAttribute("aria-description", KEYS);
         this.#state.setAttribute("role", "status");
-        root.append(this.#canvas, this.#state, this.#overlay);
-        this.#canvas.addEventListener("pointerdown", (event) => this.#canvas.setPointerCapture(event.pointerId));
-        this.#canvas.addEventListener("pointermove", (event) => this.#drag(event));
-        this.addEventListener("wheel", (event) => this.#wheel(event), { passive: false });
+        root.append(this.#stage, this.#state, this.#overlay.element, this.#controls());
+        follow(this.#stage, this.#motion);
         this.addEventListener("keydown", (event) => this.#key(event));
-    }
-
-    connectedCallback(): void {
-        this.tabIndex = 0;
-        this.setAttribute("role", "application");
-        this.setAttribute(
-            "aria-label",
-            "Live picture in three dimensions. Arrows walk around, plus and minus change the distance, 0 goes back, I shows figures.",
-        );
     }
 
     disconnectedCallback(): void {
         this.#worker?.terminate();
+    }
+
+    attributeChangedCallback(): void {
+        if (this.#worker) this.#draw(this.#choice);
     }
 
     /** The secret of the broadcast, 64 hexadecimal digits. Setting it begins to watch, once. */
@@ -75,18 +82,28 @@ export class HawserView extends HTMLElement {
         });
         // The worker says more as soon as it knows more.
         this.#state.textContent = "Connecting.";
-        const canvas = this.#canvas.transferControlToOffscreen();
         const src = new URL(this.getAttribute("src") ?? "", document.baseURI).href;
-        this.#send({ kind: "start", start: { canvas, src, name: this.name, secret } }, [canvas]);
-        new ResizeObserver(() => this.#send({ kind: "size", ...this.#size() })).observe(this);
+        this.#send({ kind: "start", start: { src, name: this.name, secret } });
+        this.#draw(this.#choice);
+        new ResizeObserver(() => this.#sendSize()).observe(this);
     }
 
-    /** Returns the size of pictures: that of the element, or a part of it. */
-    #size(): { width: number; height: number } {
-        const pixels = this.clientWidth * this.clientHeight;
-        const scale = Math.min(devicePixelRatio, Math.sqrt(MAX_PIXELS / Math.max(pixels, 1)));
-        const side = (length: number): number => Math.max(Math.round(length * scale), 1);
-        return { width: side(this.clientWidth), height: side(this.clientHeight) };
+    get #choice(): Choice {
+        const name = this.getAttribute("renderer");
+        return name === "webgl" || name === "wasm" ? name : "auto";
+    }
+
+    /** Has the worker draw on a canvas of its own for each renderer, as a canvas has one kind of context for ever. */
+    #draw(renderer: Choice): void {
+        const canvas = document.createElement("canvas");
+        this.#stage.replaceChildren(canvas);
+        const offscreen = canvas.transferControlToOffscreen();
+        this.#send({ kind: "canvas", canvas: offscreen, renderer }, [offscreen]);
+    }
+
+    #sendSize(): void {
+        const side = (length: number): number => Math.max(Math.round(length * devicePixelRatio), 1);
+        this.#send({ kind: "size", width: side(this.clientWidth), height: side(this.clientHeight) });
     }
 
     #send(message: ToWorker, transfer: Transferable[] = []): void {
@@ -94,52 +111,91 @@ export class HawserView extends HTMLElement {
     }
 
     #take(message: FromWorker): void {
-        if (message.kind === "state") {
-            this.#state.textContent = message.text;
-            return;
+        if (message.kind === "state") this.#state.textContent = message.text;
+        // A context that was taken away may be taken away again.
+        if (message.kind === "lost") this.#draw("wasm");
+        if (message.kind === "figures") {
+            this.figures = message.figures;
+            this.#overlay.show(message.figures);
         }
-        this.figures = message.figures;
-        const { frames, decodeMs, drawMs, delayMs, passedOver, damaged, refused, transport } = message.figures;
-        this.#overlay.textContent = [
-            `${frames} frames/s`,
-            `${delayMs.toFixed(0)} ms from arrival to picture, ${decodeMs.toFixed(1)} decoding, ${drawMs.toFixed(1)} drawing`,
-            `${passedOver} frames passed over, ${damaged} damaged, ${refused} packets refused`,
-            transport,
-        ].join("\n");
     }
 
-    #drag(event: PointerEvent): void {
-        if (!this.#canvas.hasPointerCapture(event.pointerId)) return;
-        this.#turn(-TURN * event.movementX, -TURN * event.movementY, 1);
+    #motion: Motion = {
+        turn: (yaw, pitch) => this.#send({ kind: "turn", yaw, pitch }),
+        pan: (right, up) => this.#send({ kind: "pan", right, up }),
+        dolly: (factor) => this.#send({ kind: "dolly", factor }),
+    };
+
+    /** Returns the buttons, and gives their keys the same actions. */
+    #controls(): HTMLElement {
+        const group = document.createElement("div");
+        group.setAttribute("role", "group");
+        group.setAttribute("aria-label", "Controls");
+        const add = (label: string, key: string, act: (button: HTMLButtonElement) => void): void => {
+            const button = document.createElement("button");
+            button.type = "button";
+            button.textContent = label;
+            button.title = `Key: ${key.toUpperCase()}`;
+            button.setAttribute("aria-keyshortcuts", key);
+            button.addEventListener("click", () => act(button));
+            this.#actions.set(key, () => act(button));
+            group.append(button);
+        };
+        add("Pause", "p", (button) => {
+            this.#isPaused = press(button);
+            this.#send({ kind: "pause", isPaused: this.#isPaused });
+        });
+        add("Reset", "0", () => this.#send({ kind: "reset" }));
+        add("Snapshot", "s", () => this.#snapshot());
+        add("Figures", "i", (button) => {
+            this.#overlay.element.hidden = !press(button);
+        });
+        if (document.fullscreenEnabled) {
+            add("Full screen", "f", () =>
+                document.fullscreenElement ? document.exitFullscreen() : this.requestFullscreen(),
+            );
+        }
+        return group;
     }
 
-    #wheel(event: WheelEvent): void {
-        event.preventDefault();
-        this.#turn(0, 0, Math.exp(WHEEL * event.deltaY));
+    /** Saves the picture that is shown as a file. */
+    async #snapshot(): Promise<void> {
+        const shown = this.#stage.querySelector("canvas") as HTMLCanvasElement;
+        const copy = new OffscreenCanvas(shown.width, shown.height);
+        copy.getContext("2d")?.drawImage(shown, 0, 0);
+        const link = document.createElement("a");
+        link.href = URL.createObjectURL(await copy.convertToBlob());
+        link.download = `hawser-${new Date().toISOString().replace(/[:.]/g, "-")}.png`;
+        link.click();
+        URL.revokeObjectURL(link.href);
     }
 
     #key(event: KeyboardEvent): void {
         // Those are the browser's own.
         if (event.ctrlKey || event.altKey || event.metaKey) return;
-        const actions: Record<string, () => void> = {
-            ArrowLeft: () => this.#turn(-KEY_TURN, 0, 1),
-            ArrowRight: () => this.#turn(KEY_TURN, 0, 1),
-            ArrowUp: () => this.#turn(0, -KEY_TURN, 1),
-            ArrowDown: () => this.#turn(0, KEY_TURN, 1),
-            "+": () => this.#turn(0, 0, 1 / ZOOM),
-            "-": () => this.#turn(0, 0, ZOOM),
-            "0": () => this.#send({ kind: "reset" }),
-            i: () => {
-                this.#overlay.hidden = !this.#overlay.hidden;
-            },
+        const walk = (right: number, up: number) => (): void =>
+            event.shiftKey
+                ? this.#motion.pan(KEY_PAN * right, KEY_PAN * up)
+                : this.#motion.turn(KEY_TURN * right, -KEY_TURN * up);
+        const motions: Record<string, () => void> = {
+            ArrowLeft: walk(-1, 0),
+            ArrowRight: walk(1, 0),
+            ArrowUp: walk(0, 1),
+            ArrowDown: walk(0, -1),
+            "+": () => this.#motion.dolly(1 / KEY_DOLLY),
+            "=": () => this.#motion.dolly(1 / KEY_DOLLY),
+            "-": () => this.#motion.dolly(KEY_DOLLY),
         };
-        const action = actions[event.key];
+        const action = motions[event.key] ?? this.#actions.get(event.key.toLowerCase());
         if (!action) return;
         event.preventDefault();
         action();
     }
+}
 
-    #turn(yaw: number, pitch: number, distance: number): void {
-        this.#send({ kind: "turn", yaw, pitch, distance });
-    }
+/** Presses a button that stays pressed, or releases it. Returns whether it is pressed. */
+function press(button: HTMLButtonElement): boolean {
+    const isPressed = button.getAttribute("aria-pressed") !== "true";
+    button.setAttribute("aria-pressed", String(isPressed));
+    return isPressed;
 }

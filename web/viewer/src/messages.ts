@@ -1,8 +1,10 @@
 // The messages between the element and its worker.
 
+/** How pictures are drawn: `auto` is WebGL where a GPU does that, and WASM elsewhere. */
+export type Choice = "auto" | "webgl" | "wasm";
+
 /** What the worker needs to begin. */
 export interface Start {
-    canvas: OffscreenCanvas;
     /** The address of the list of broadcasts. */
     src: string;
     /** The name of the broadcast; empty: the first of the list. */
@@ -14,10 +16,17 @@ export interface Start {
 /** A message to the worker. */
 export type ToWorker =
     | { kind: "start"; start: Start }
+    /** The canvas to draw on, in place of the one before. */
+    | { kind: "canvas"; canvas: OffscreenCanvas; renderer: Choice }
+    /** The size of the element in pixels of the screen. */
     | { kind: "size"; width: number; height: number }
-    /** Angles to the left and upwards in radians, and the factor of the distance. */
-    | { kind: "turn"; yaw: number; pitch: number; distance: number }
-    | { kind: "reset" };
+    /** Angles to the left and upwards in radians. */
+    | { kind: "turn"; yaw: number; pitch: number }
+    /** Shares of the picture's width. */
+    | { kind: "pan"; right: number; up: number }
+    | { kind: "dolly"; factor: number }
+    | { kind: "reset" }
+    | { kind: "pause"; isPaused: boolean };
 
 /** What was shown in the newest second. */
 export interface Figures {
@@ -30,15 +39,25 @@ export interface Figures {
     drawMs: number;
     /** The longest time from the arrival of a frame's first packet to its picture, in milliseconds. */
     delayMs: number;
+    /** The longest time without a new frame, in milliseconds. */
+    gapMs: number;
+    /** Bits that arrived in the second. */
+    bits: number;
     /** Frames that were passed over or cannot be decoded, and packets that were refused, since the beginning. */
     passedOver: number;
     damaged: number;
     refused: number;
     /** The protocol by which the broadcast arrives. */
     transport: string;
+    /** How pictures are drawn, and by which device. */
+    renderer: "webgl" | "wasm";
+    device: string;
 }
 
 /** A message of the worker. */
 export type FromWorker =
     /** A sentence that says why there is no picture; empty while there is one. */
-    { kind: "state"; text: string } | { kind: "figures"; figures: Figures };
+    | { kind: "state"; text: string }
+    | { kind: "figures"; figures: Figures }
+    /** The canvas does not show pictures any more. */
+    | { kind: "lost" };

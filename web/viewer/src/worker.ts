@@ -1,8 +1,9 @@
-// The worker: receives a broadcast, has the decoder open, decode and draw it, and shows the pictures on the canvas.
+// The worker: receives a broadcast, has the decoder open and decode it, and a renderer show its pictures on the canvas.
 
 import { type Catalog, receive, type Source } from "./broadcast";
 import { Decoder } from "./decoder";
-import type { FromWorker, Start, ToWorker } from "./messages";
+import type { Choice, FromWorker, Start, ToWorker } from "./messages";
+import { createRenderer, type Renderer } from "./renderer";
 
 /** The pause before the broadcast is asked for again, in milliseconds. */
 const PAUSE = 1000;
@@ -14,6 +15,9 @@ function tell(message: FromWorker): void {
     self.postMessage(message);
 }
 
+/** A second in which nothing was shown. */
+const NOTHING = { frames: 0, pictures: 0, bits: 0, decodeMs: 0, drawMs: 0, delayMs: 0, gapMs: 0 };
+
 function fromHex(text: string): Uint8Array | undefined {
     if (!/^([0-9a-f]{2})*$/i.test(text)) return undefined;
     return Uint8Array.from(text.match(/../g) ?? [], (byte) => Number.parseInt(byte, 16));
@@ -21,23 +25,25 @@ function fromHex(text: string): Uint8Array | undefined {
 
 class Viewer {
     #decoder: Decoder;
-    #canvas: OffscreenCanvas;
-    #context: OffscreenCanvasRenderingContext2D;
     #secret: Uint8Array;
+    #canvas: OffscreenCanvas | undefined;
+    #renderer: Renderer | undefined;
+    #size = { width: 1, height: 1 };
+    #isPaused = false;
     #announcement = "";
     #transport = "";
     #state = "Connecting.";
+    /** Whether the picture is not that of the frame and the place any more. */
     #isDue = false;
+    /** Whether the renderer does not have the frame. */
+    #isNew = false;
     #shown = performance.now();
     #total = 0;
-    #second = { frames: 0, pictures: 0, decodeMs: 0, drawMs: 0, delayMs: 0 };
+    #second = { ...NOTHING };
 
-    constructor(decoder: Decoder, canvas: OffscreenCanvas, secret: Uint8Array) {
+    constructor(decoder: Decoder, secret: Uint8Array) {
         this.#decoder = decoder;
-        this.#canvas = canvas;
         this.#secret = secret;
-        this.#context = canvas.getContext("2d", { alpha: false }) as OffscreenCanvasRenderingContext2D;
-        this.resize(canvas.width, canvas.height);
         const draw = (): void => {
             this.#draw();
             requestAnimationFrame(draw);
@@ -58,7 +64,10 @@ class Viewer {
                         this.#say("Connected. The page waits for a picture.");
                     },
                     catalog: (catalog) => this.#open(catalog),
-                    object: (payload) => this.#decoder.take(performance.now(), payload),
+                    object: (payload) => {
+                        this.#second.bits += 8 * payload.length;
+                        this.#decoder.take(performance.now(), payload);
+                    },
                 });
                 this.#say("The connection has ended. The page connects again.");
             } catch (error) {
@@ -69,20 +78,62 @@ class Viewer {
         }
     }
 
+    /** Draws on another canvas from now on. */
+    async use(canvas: OffscreenCanvas, choice: Choice): Promise<void> {
+        this.#canvas = canvas;
+        const lost = (): void => {
+            if (this.#canvas === canvas) tell({ kind: "lost" });
+        };
+        const failed = (error: Error): void => {
+            console.warn(`WebGL does not draw: ${error.message}`);
+            lost();
+        };
+        const renderer = await createRenderer(choice, canvas, this.#decoder, lost).catch(failed);
+        if (!renderer) return;
+        if (this.#canvas !== canvas) {
+            renderer.dispose();
+            return;
+        }
+        this.#renderer?.dispose();
+        this.#renderer = renderer;
+        this.#isNew = true;
+        this.resize(this.#size.width, this.#size.height);
+    }
+
     resize(width: number, height: number): void {
-        [this.#canvas.width, this.#canvas.height] = [width, height];
-        this.#decoder.resize(width, height);
+        this.#size = { width, height };
+        if (!this.#renderer) return;
+        const scale = Math.min(Math.sqrt(this.#renderer.maxPixels / (width * height)), 1);
+        const [columns, rows] = [Math.ceil(width * scale), Math.ceil(height * scale)];
+        this.#decoder.resize(columns, rows);
+        this.#renderer.resize(columns, rows);
         this.#isDue = true;
     }
 
-    turn(yaw: number, pitch: number, distance: number): void {
-        this.#decoder.turn(yaw, pitch, distance);
+    turn(yaw: number, pitch: number): void {
+        this.#decoder.turn(yaw, pitch, 1);
+        this.#isDue = true;
+    }
+
+    pan(right: number, up: number): void {
+        this.#decoder.pan(right, up);
+        this.#isDue = true;
+    }
+
+    dolly(factor: number): void {
+        this.#decoder.turn(0, 0, factor);
         this.#isDue = true;
     }
 
     reset(): void {
         this.#decoder.reset();
         this.#isDue = true;
+    }
+
+    /** Keeps the frame that is shown, while the viewer can still walk around. */
+    pause(isPaused: boolean): void {
+        this.#isPaused = isPaused;
+        this.#shown = performance.now();
     }
 
     /** Begins with a publisher, unless it is the one before. */
@@ -97,20 +148,21 @@ class Viewer {
     }
 
     #draw(): void {
+        if (!this.#renderer) return;
         const began = performance.now();
-        const isNew = this.#decoder.decode(began);
-        if (!isNew && !this.#isDue) return;
+        const isNew = !this.#isPaused && this.#decoder.decode(began);
+        this.#isNew ||= isNew;
+        if (!this.#isNew && !this.#isDue) return;
         const decoded = performance.now();
-        const picture = this.#decoder.draw();
-        if (!picture) return;
-        this.#context.putImageData(picture, 0, 0);
+        if (!this.#renderer.draw(this.#isNew)) return;
         const drawn = performance.now();
-        this.#isDue = false;
+        this.#isNew = this.#isDue = false;
         const second = this.#second;
         second.pictures += 1;
         second.drawMs += drawn - decoded;
         if (!isNew) return;
         this.#say("");
+        second.gapMs = Math.max(second.gapMs, drawn - this.#shown);
         this.#shown = drawn;
         this.#total += 1;
         second.frames += 1;
@@ -119,21 +171,27 @@ class Viewer {
     }
 
     #tellFigures(): void {
-        const { frames, pictures, decodeMs, drawMs, delayMs } = this.#second;
-        this.#second = { frames: 0, pictures: 0, decodeMs: 0, drawMs: 0, delayMs: 0 };
+        if (!this.#renderer) return;
+        const { frames, pictures, bits, decodeMs, drawMs, delayMs, gapMs } = this.#second;
+        this.#second = { ...NOTHING };
+        const silence = this.#isPaused ? 0 : performance.now() - this.#shown;
         const figures = {
             frames,
             total: this.#total,
             decodeMs: decodeMs / Math.max(frames, 1),
             drawMs: drawMs / Math.max(pictures, 1),
             delayMs,
+            gapMs: Math.max(gapMs, silence),
+            bits,
             passedOver: this.#decoder.passedOver,
             damaged: this.#decoder.damaged,
             refused: this.#decoder.refused,
             transport: this.#transport,
+            renderer: this.#renderer.kind,
+            device: this.#renderer.device,
         };
         tell({ kind: "figures", figures });
-        if (this.#state === "" && performance.now() - this.#shown > SILENCE) {
+        if (this.#state === "" && silence > SILENCE) {
             this.#say("Nothing arrives. The page waits for the publisher.");
         }
     }
@@ -154,7 +212,7 @@ async function choose(src: string, name: string): Promise<Source> {
     return source;
 }
 
-async function start({ canvas, src, name, secret }: Start): Promise<Viewer | undefined> {
+async function start({ src, name, secret }: Start): Promise<Viewer | undefined> {
     const bytes = fromHex(secret);
     if (bytes?.length !== 32) {
         tell({ kind: "state", text: "A secret has 64 hexadecimal digits. The link is not complete." });
@@ -168,7 +226,7 @@ async function start({ canvas, src, name, secret }: Start): Promise<Viewer | und
         return undefined;
     }
     const { instance } = await WebAssembly.instantiateStreaming(fetch(new URL("decoder.wasm", location.href)));
-    const viewer = new Viewer(new Decoder(instance), canvas, bytes);
+    const viewer = new Viewer(new Decoder(instance), bytes);
     viewer.run(src, name).catch(fail);
     return viewer;
 }
@@ -185,7 +243,11 @@ addEventListener("message", async ({ data }: MessageEvent<ToWorker>) => {
         return;
     }
     const own = await viewer;
+    if (data.kind === "canvas") await own?.use(data.canvas, data.renderer);
     if (data.kind === "size") own?.resize(data.width, data.height);
-    if (data.kind === "turn") own?.turn(data.yaw, data.pitch, data.distance);
+    if (data.kind === "turn") own?.turn(data.yaw, data.pitch);
+    if (data.kind === "pan") own?.pan(data.right, data.up);
+    if (data.kind === "dolly") own?.dolly(data.factor);
     if (data.kind === "reset") own?.reset();
+    if (data.kind === "pause") own?.pause(data.isPaused);
 });

@@ -27,7 +27,7 @@ epochs.forEach(([alias, epoch], at) => {
 });
 write(Buffer.concat([Buffer.from(secret, "hex"), head, Buffer.from(announcement, "hex")]));
 if (!decoder.open()) throw new Error("the announcement is refused");
-if (!decoder.resize(width, height)) throw new Error("the size is refused");
+decoder.resize(width, height);
 for (const object of objects) {
     write(Buffer.from(object, "hex"));
     decoder.take(1);
