@@ -28,7 +28,7 @@ export class Overlay {
             `${delayMs.toFixed(0)} ms from arrival to picture, ${decodeMs.toFixed(1)} decoding, ${drawMs.toFixed(1)} drawing`,
             `${passedOver} frames passed over, ${damaged} damaged, ${refused} packets refused`,
             `stalls ${this.#gaps.map(bar).join("")}, longest ${Math.max(...this.#gaps).toFixed(0)} ms`,
-            `${transport}; ${renderer === "webgl" ? "WebGL" : "WASM"} on ${figures.device}`,
+            `${renderer === "webgl" ? "WebGL" : "WASM"} on ${figures.device}; ${transport || "not connected"}`,
         ].join("\n");
     }
 }

@@ -47,7 +47,7 @@ function webGlDevice(isSoftwareWanted: boolean): string | undefined {
 /** Has the decoder draw the picture of the native renderer. */
 class Wasm implements Renderer {
     readonly kind = "wasm";
-    readonly device = "processor";
+    readonly device = "the processor";
     /** What a processor draws 30 times a second. */
     readonly maxPixels = 640 * 480;
     #decoder: Decoder;

@@ -1,88 +1,25 @@
-// Watches a broadcast in the Chromium of the system: node watch.js ADDRESS FOLDER. Fails if the picture is blank or still, or
-// does not turn with the viewer. Leaves screenshots in the folder, and prints what the page measured.
+// Watches a broadcast in the Chromium of the system: node watch.js ADDRESS FOLDER. Draws it in WASM and by WebGL. Fails if a
+// picture is blank or still, does not turn with the viewer, or is not that of the other renderer, or if a control cannot be
+// used. Leaves screenshots in the folder, and prints what the page measured.
 
-import { existsSync } from "node:fs";
+import { existsSync, readFileSync } from "node:fs";
 import { chromium } from "playwright-core";
+import { check, isPerson, prepare, see, timeout } from "./picture.js";
 
 const [, , address, folder] = process.argv;
 const PROGRAMS = ["/usr/bin/chromium", "/usr/bin/chromium-browser"];
-/** The time for each condition to be met, in milliseconds. */
-const timeout = 60_000;
+const WITHOUT_GPU = ["--disable-gpu"];
+/** WebGL on the processor. */
+const SOFTWARE_WEBGL = ["--use-angle=swiftshader", "--enable-unsafe-swiftshader"];
+const AXE = readFileSync(new URL("../node_modules/axe-core/axe.min.js", import.meta.url), "utf8");
+const CONTROLS = ["Pause", "Reset", "Snapshot", "Figures", "Full screen"];
+/** The least similarity of the pictures of a frame by both renderers. */
+const MIN_SSIM = 0.95;
 
-const browser = await chromium.launch({
-    executablePath: PROGRAMS.find((program) => existsSync(program)),
-    args: ["--no-sandbox", "--disable-gpu"],
-});
-
-/**
- * Returns the picture that the page shows: the number of its colours, and the shares of its pixels that are drawn, that differ
- * from the picture remembered last, and that belong to the outline of one of these pictures alone.
- */
-function look(page) {
-    return page.evaluate(() => {
-        const shown = document.querySelector("hawser-view").shadowRoot.querySelector("canvas");
-        const copy = new OffscreenCanvas(shown.width, shown.height);
-        const context = copy.getContext("2d");
-        context.drawImage(shown, 0, 0);
-        const pixels = new Uint32Array(context.getImageData(0, 0, copy.width, copy.height).data.buffer);
-        const before = window.remembered ?? pixels;
-        window.newest = pixels;
-        const share = (is) => pixels.reduce((count, pixel, at) => count + (is(pixel, at) ? 1 : 0), 0) / pixels.length;
-        return {
-            drawn: share((pixel) => pixel !== pixels[0]),
-            colors: new Set(pixels).size,
-            changed: share((pixel, at) => pixel !== before[at]),
-            moved: share((pixel, at) => (pixel === pixels[0]) !== (before[at] === before[0])),
-        };
-    });
-}
-
-/** Looks until a picture is as expected, and remembers it. */
-async function see(page, name, is, message) {
-    const end = Date.now() + timeout;
-    for (;;) {
-        const seen = await look(page);
-        if (is(seen)) {
-            await page.evaluate(() => {
-                window.remembered = window.newest;
-            });
-            console.log(name, seen);
-            return seen;
-        }
-        check(Date.now() < end, `${message}: ${JSON.stringify(seen)}`);
-        await page.waitForTimeout(100);
-    }
-}
-
-function check(is, message) {
-    if (!is) throw new Error(message);
-}
-
-async function watch(page) {
-    await page.goto(address);
-    const isPerson = (seen) => seen.drawn > 0.03 && seen.drawn < 0.95 && seen.colors > 200;
-    await see(page, "first picture", isPerson, "the picture is blank, or has no background or few colours");
-    await page.screenshot({ path: `${folder}/first.png` });
-    const second = await see(page, "another one", (seen) => seen.changed > 0.001, "the picture is still");
-    const hasNoSentence = () =>
-        document.querySelector("hawser-view").shadowRoot.querySelector("[role=status]").textContent === "";
-    await page.waitForFunction(hasNoSentence, undefined, { timeout });
-
-    for (let step = 0; step < 10; step++) await page.keyboard.press("ArrowRight");
-    await page.keyboard.press("i");
-    const isTurned = (seen) => seen.moved > Math.max(0.02, second.moved) && seen.drawn > 0.03;
-    await see(page, "from another side", isTurned, "the picture does not turn");
-    await page.screenshot({ path: `${folder}/turned.png` });
-    console.log(await page.evaluate(() => document.querySelector("hawser-view").figures));
-}
-
-/** Opens the page with another secret. */
-async function watchWithoutSecret(page) {
-    await page.goto(address.replace(/key=[0-9a-f]+/, `key=${"0".repeat(64)}`));
-    await page.getByRole("status").filter({ hasText: "not that of this broadcast" }).waitFor({ timeout });
-}
-
-try {
+/** Opens the page in a browser, and fails if it has errors. */
+async function open(args, visit) {
+    const executablePath = PROGRAMS.find((program) => existsSync(program));
+    const browser = await chromium.launch({ executablePath, args: ["--no-sandbox", ...args] });
     const page = await browser.newPage({ viewport: { width: 640, height: 480 } });
     const errors = [];
     page.on("pageerror", (error) => errors.push(error.message));
@@ -92,14 +29,164 @@ try {
         if (message.type() === "error" && !isOfNetwork(message.text())) errors.push(message.text());
     });
     try {
-        await watch(page);
+        await prepare(page);
+        await page.goto(address);
+        await visit(page, browser);
         check(errors.length === 0, "the page has errors");
     } catch (error) {
         await page.screenshot({ path: `${folder}/failed.png` });
         const state = await page.evaluate(() => document.querySelector("hawser-view")?.shadowRoot.textContent);
         throw new Error(`${error.message}; ${state}; ${errors.join("; ")}`);
+    } finally {
+        await browser.close();
     }
-    await watchWithoutSecret(await browser.newPage());
-} finally {
-    await browser.close();
 }
+
+/** Waits until a renderer draws. */
+function isDrawnBy(page, renderer) {
+    const is = (renderer) => document.querySelector("hawser-view").figures?.renderer === renderer;
+    return page.waitForFunction(is, renderer, { timeout });
+}
+
+/** Has a renderer draw. */
+async function draw(page, renderer) {
+    await page.evaluate((name) => document.querySelector("hawser-view").setAttribute("renderer", name), renderer);
+    await isDrawnBy(page, renderer);
+}
+
+async function watch(page, renderer) {
+    await see(page, `first picture, ${renderer}`, isPerson);
+    await page.screenshot({ path: `${folder}/${renderer}-first.png` });
+    const second = await see(page, "another one", (seen) => seen.changed > 0.001);
+    const hasNoSentence = () =>
+        document.querySelector("hawser-view").shadowRoot.querySelector("[role=status]").textContent === "";
+    await page.waitForFunction(hasNoSentence, undefined, { timeout });
+
+    for (let step = 0; step < 10; step++) await page.keyboard.press("ArrowRight");
+    await see(page, "from another side", (seen) => seen.moved > Math.max(0.02, second.moved) && seen.drawn > 0.03);
+    await page.screenshot({ path: `${folder}/${renderer}-turned.png` });
+    await page.keyboard.press("0");
+    console.log(await page.evaluate(() => document.querySelector("hawser-view").figures));
+}
+
+/** Keeps the frame that is shown. */
+async function pause(page) {
+    await page.keyboard.press("p");
+    const isStill = () => document.querySelector("hawser-view").figures.frames === 0;
+    await page.waitForFunction(isStill, undefined, { timeout });
+}
+
+/** Has both renderers draw one frame, from two places. */
+async function compare(page) {
+    await pause(page);
+    for (const [place, ...turns] of [["front"], ["side", "ArrowRight", "ArrowRight", "ArrowRight", "ArrowDown"]]) {
+        for (const key of turns) await page.keyboard.press(key);
+        for (const renderer of ["wasm", "webgl"]) {
+            await draw(page, renderer);
+            await see(page, `${place}, ${renderer}`, isPerson);
+            await page.screenshot({ path: `${folder}/${place}-${renderer}.png` });
+        }
+        const similar = await page.evaluate(() => window.compare());
+        console.log(`${place}: structural similarity`, similar);
+        check(similar.all >= MIN_SSIM, `the pictures of both renderers differ: ${JSON.stringify(similar)}`);
+    }
+}
+
+/** Walks about, while the picture is paused. */
+async function walk(page) {
+    await pause(page);
+    const first = await see(page, "paused", isPerson);
+    const motions = {
+        "keys pan": () => page.keyboard.press("Shift+ArrowRight"),
+        "keys change the distance": () => page.keyboard.press("-"),
+        "a drag turns": () => drag(page),
+        "a drag with Shift pans": () => drag(page, "left", "Shift"),
+        "a drag with the other button pans": () => drag(page, "right"),
+        "a wheel changes the distance": () => page.mouse.wheel(0, 300),
+        "two fingers pan and change the distance": () => pinch(page),
+    };
+    for (const [name, move] of Object.entries(motions)) {
+        await move();
+        await see(page, name, (seen) => seen.moved > 0.01);
+        await page.keyboard.press("0");
+        await see(page, "back", (seen) => seen.drawn === first.drawn && seen.colors === first.colors);
+    }
+    await page.keyboard.press("p");
+    await see(page, "not paused", (seen) => seen.changed > 0.001);
+}
+
+async function drag(page, button, key) {
+    if (key) await page.keyboard.down(key);
+    await page.mouse.move(320, 240);
+    await page.mouse.down({ button });
+    await page.mouse.move(380, 270, { steps: 5 });
+    await page.mouse.up({ button });
+    if (key) await page.keyboard.up(key);
+}
+
+async function pinch(page) {
+    const session = await page.context().newCDPSession(page);
+    const touch = (type, ...columns) =>
+        session.send("Input.dispatchTouchEvent", { type, touchPoints: columns.map((x, id) => ({ x, y: 240, id })) });
+    await touch("touchStart", 280, 360);
+    for (let step = 1; step <= 10; step++) await touch("touchMove", 280 + 4 * step, 360 + 8 * step);
+    await touch("touchEnd");
+    await session.detach();
+}
+
+/** Uses the controls by keyboard, and looks through the page as programs do that read it aloud. */
+async function control(page) {
+    await page.keyboard.press("i");
+    const overlay = page.locator("hawser-view pre");
+    await overlay.filter({ hasText: /frames\/s/ }).waitFor({ timeout });
+    console.log(await overlay.textContent());
+
+    for (const name of CONTROLS) {
+        await page.keyboard.press("Tab");
+        const reached = await page.evaluate(() => document.activeElement.shadowRoot.activeElement?.textContent);
+        check(reached === name, `Tab reaches ${reached} instead of ${name}`);
+        await page.getByRole("button", { name }).waitFor({ timeout });
+    }
+    const download = page.waitForEvent("download", { timeout });
+    await page.keyboard.press("s");
+    const picture = readFileSync(await (await download).path());
+    check(picture.subarray(1, 4).toString() === "PNG", "the snapshot is no PNG");
+
+    await page.evaluate(AXE);
+    const { violations } = await page.evaluate(() => window.axe.run());
+    const isGrave = ({ impact }) => impact === "serious" || impact === "critical";
+    for (const { id, impact, help } of violations) console.log("axe:", impact, id, help);
+    check(!violations.some(isGrave), `axe: ${JSON.stringify(violations.filter(isGrave))}`);
+    await page.keyboard.press("i");
+    await page.locator("hawser-view #stage").focus();
+}
+
+/** Takes the context of WebGL away. */
+async function loseContext(browser) {
+    const session = await browser.newBrowserCDPSession();
+    await session.send("Browser.crashGpuProcess");
+}
+
+/** Opens the page with another secret. */
+async function watchWithoutSecret(page) {
+    await page.goto(address.replace(/key=[0-9a-f]+/, `key=${"0".repeat(64)}`));
+    await page.getByRole("status").filter({ hasText: "not that of this broadcast" }).waitFor({ timeout });
+}
+
+await open(WITHOUT_GPU, async (page, browser) => {
+    await isDrawnBy(page, "wasm");
+    await watch(page, "wasm");
+    await control(page);
+    await walk(page);
+    await watchWithoutSecret(await browser.newPage());
+});
+await open(SOFTWARE_WEBGL, async (page, browser) => {
+    // Software is not chosen.
+    await isDrawnBy(page, "wasm");
+    await draw(page, "webgl");
+    await watch(page, "webgl");
+    await compare(page);
+    await loseContext(browser);
+    await isDrawnBy(page, "wasm");
+    await see(page, "after the context was lost", isPerson);
+});
