@@ -19,7 +19,7 @@ struct Page {
     stage: Option<Stage>,
     /// The arrival of the newest frame that was decoded.
     arrived: Option<Instant>,
-    /// What a GPU draws of the newest frame: see [`place`].
+    /// Where the parts of the newest frame are, for a GPU: see [`place`].
     places: Vec<[usize; 6]>,
     matrix: crate::Matrix,
 }
