@@ -116,7 +116,14 @@ fn publishing(lab: &Lab) -> hawser_publish::pull::Config {
     hawser_publish::pull::Config {
         mptcp: true,
         listen: (lab.source_v4(), 14748).into(),
-        ..hawser_publish::pull::Config::new(Recording { fps: 30.0, source }, Level::Nfov)
+        ..hawser_publish::pull::Config::new(
+            Recording {
+                fps: 30.0,
+                source,
+                audio: None,
+            },
+            Level::Nfov,
+        )
     }
 }
 

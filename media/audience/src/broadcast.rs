@@ -63,7 +63,8 @@ pub struct Broadcast {
     /// The sessions of subscribers for which packets of the cache are queued.
     sending: BTreeSet<u32>,
     rates: LayerRates,
-    newest: Option<Frame>,
+    /// The newest frame of each track.
+    newest: BTreeMap<u32, Frame>,
     /// The number of packets of objects in the cache, if it is known.
     counts: BTreeMap<ObjectId, NonZeroU16>,
     /// The number of hosts so far.
@@ -264,7 +265,7 @@ impl Broadcast {
             catching_up: BTreeSet::new(),
             sending: BTreeSet::new(),
             rates: LayerRates::default(),
-            newest: None,
+            newest: BTreeMap::new(),
             counts: BTreeMap::new(),
             hosts: 0,
             ended: Ended::default(),

@@ -29,6 +29,12 @@ const QUEUED: f64 = 0.08;
 /// what the path bears.
 const SMALLEST: f64 = 1.0 / 32.0;
 
+/// The level of what is sent in any case. The debt that it may begin with is more than a bucket can owe.
+const ALWAYS: Level = Level {
+    floor: -(1 << 40),
+    limit: None,
+};
+
 /// The rates of the layers of each track of a broadcast, by priority.
 #[derive(Debug, Default)]
 pub(crate) struct LayerRates {
@@ -40,13 +46,19 @@ pub(crate) struct LayerRates {
 struct TrackRates {
     bytes: [u64; LEVELS],
     bps: [f64; LEVELS],
+    /// The priority of the base.
+    base: usize,
 }
 
 impl LayerRates {
-    /// Adds a packet of a track and a priority. `size` includes all headers.
-    pub(crate) fn add(&mut self, alias: u32, priority: u8, size: ByteSize) {
+    /// Adds a packet of a layer of a track. `size` includes all headers.
+    pub(crate) fn add(&mut self, (alias, layer): (u32, u8), priority: u8, size: ByteSize) {
         let track = self.tracks.entry(alias).or_default();
-        track.bytes[Budget::level(priority)] += size.0;
+        let level = Budget::level(priority);
+        track.bytes[level] += size.0;
+        if layer == 0 {
+            track.base = level;
+        }
     }
 
     /// Updates the averages.
@@ -58,7 +70,7 @@ impl LayerRates {
         }
         self.since = Some(now);
         let weight = 1.0 - (-elapsed / MEMORY.as_secs_f64()).exp();
-        for TrackRates { bytes, bps } in self.tracks.values_mut() {
+        for TrackRates { bytes, bps, .. } in self.tracks.values_mut() {
             for (bytes, bps) in bytes.iter_mut().zip(bps) {
                 let latest = std::mem::take(bytes) as f64 * 8.0 / elapsed;
                 *bps += weight * (latest - *bps);
@@ -66,11 +78,20 @@ impl LayerRates {
         }
     }
 
-    /// Returns the rate of the bases of tracks, in bits per second; `None` if one of them is not received.
+    /// Returns the rate of the bases of tracks, in bits per second; `None` if one of them is not received. A track of a
+    /// higher priority than bases, which is sound, does not count.
     pub(crate) fn bases(&self, aliases: &BTreeSet<u32>) -> Option<f64> {
-        let base = |alias| self.tracks.get(alias).map(|track| track.bps[0]);
-        let bases = aliases.iter().map(base);
-        bases.map(|base| base.filter(|bps| *bps > NOTHING)).sum()
+        let base = self.base(aliases);
+        let tracks = aliases.iter().map(|alias| self.tracks.get(alias));
+        let tracks = tracks.filter(|track| track.is_none_or(|track| track.base == base));
+        let rates = tracks.map(|track| track.map(|track| track.bps[base]));
+        rates.map(|bps| bps.filter(|bps| *bps > NOTHING)).sum()
+    }
+
+    /// Returns the priority of the bases of tracks. What has a higher one is sent in any case.
+    fn base(&self, aliases: &BTreeSet<u32>) -> usize {
+        let tracks = aliases.iter().filter_map(|alias| self.tracks.get(alias));
+        tracks.map(|track| track.base).max().unwrap_or_default()
     }
 
     /// Returns the rates of tracks together, bits per second, by priority.
@@ -88,8 +109,8 @@ impl LayerRates {
     /// rate of `None` gives a budget of nothing.
     ///
     /// It has the layers that fit the rate, and of the next one the share of the frames that the rest of the rate
-    /// bears without [`QUEUED`], if that is [`SMALLEST`] or more. Of the base it has [`SMALLEST`] in any case. Higher
-    /// layers are sent of all frames or of none if the path does not bear bursts: a frame with one exceeds the rate.
+    /// bears without [`QUEUED`], if that is [`SMALLEST`] or more. Of the base it has [`SMALLEST`] in any case, and all of
+    /// what has a higher priority than the base, even if nothing is left in the bucket: that is sound. Higher layers are sent of all frames or of none if the path does not bear bursts: a frame with one exceeds the rate.
     pub(crate) fn budget(
         &self,
         aliases: &BTreeSet<u32>,
@@ -106,8 +127,10 @@ impl LayerRates {
             floor: -overflow,
             limit: None,
         };
+        let mut levels = [level; LEVELS];
+        levels[..self.base(aliases)].fill(ALWAYS);
         Budget {
-            levels: [level; LEVELS],
+            levels,
             least_priority,
             share,
             ..Budget::of(Rate::new(rate, rate.bytes_in(DEPTH)))
@@ -123,23 +146,28 @@ impl LayerRates {
         bears_bursts: bool,
     ) -> (u8, Share) {
         let rate = rate.bps() as f64;
+        let base = self.base(aliases) as u8;
         let mut rest = rate;
         for (priority, bps) in (0u8..).zip(self.of(aliases)) {
+            if priority < base {
+                rest = (rest - bps).max(0.0);
+                continue;
+            }
             let was_whole = (priority, Share::ALL) <= (before.least_priority, before.share);
             let allowed = match was_whole {
                 true => KEPT,
-                false if bears_bursts || priority == 0 => 1.0,
+                false if bears_bursts || priority == base => 1.0,
                 false => ADDED,
             };
             if bps <= rest + (allowed - 1.0) * rate {
                 rest -= bps;
                 continue;
             }
-            let share = match priority {
-                0 => rest / bps,
-                _ => (rest - QUEUED * rate) / bps,
+            let share = match priority == base {
+                true => rest / bps,
+                false => (rest - QUEUED * rate) / bps,
             };
-            return match priority.checked_sub(1) {
+            return match priority.checked_sub(1).filter(|lower| *lower >= base) {
                 Some(lower) if share < SMALLEST || !bears_bursts => (lower, Share::ALL),
                 _ => (priority, Share::of(share.max(SMALLEST))),
             };
@@ -170,9 +198,9 @@ mod tests {
         let mut rates = LayerRates::default();
         for frame in 0..300 {
             rates.look(Instant::ZERO + Duration::from_millis(20) * frame);
-            rates.add(7, 0, ByteSize(10_000));
-            rates.add(7, 1, ByteSize(40_000));
-            rates.add(8, 0, ByteSize(90_000));
+            rates.add((7, 0), 0, ByteSize(10_000));
+            rates.add((7, 1), 1, ByteSize(40_000));
+            rates.add((8, 0), 0, ByteSize(90_000));
         }
         rates
     }
@@ -224,6 +252,44 @@ mod tests {
         assert_eq!(bearable(18.0, (u8::MAX, 1.0)), (1, 201));
         assert_eq!(bearable(3.9, (0, 1.0)), (0, 256));
         assert_eq!(bearable(3.9, (0, 0.9)), (0, 250));
+    }
+
+    /// Returns the budget for a stream of 50 kb/s of sound, 4 Mb/s of bases and 16 Mb/s of refinements.
+    fn with_sound(mbps: f64, bears_bursts: bool) -> Budget {
+        let mut rates = LayerRates::default();
+        for frame in 0..300 {
+            rates.look(Instant::ZERO + Duration::from_millis(20) * frame);
+            rates.add((7, 0), 1, ByteSize(10_000));
+            rates.add((7, 1), 2, ByteSize(40_000));
+            rates.add((9, 0), 0, ByteSize(125));
+        }
+        let base = rates.bases(&[7, 9].into()).unwrap();
+        assert!((3.9e6..4.1e6).contains(&base), "{base}");
+        let rate = Some(Bitrate::from_mbps(mbps));
+        let before = Budget {
+            least_priority: 1,
+            ..Budget::UNLIMITED
+        };
+        rates.budget(&[7, 9].into(), rate, &before, bears_bursts)
+    }
+
+    #[test]
+    fn sound_is_sent_whatever_the_rate_bears_of_pictures() {
+        for (mbps, bears_bursts, expected) in [
+            (12.05, true, (2, 113)),
+            (4.4, false, (1, 256)),
+            (2.05, false, (1, 128)),
+            (2.05, true, (1, 128)),
+            (0.06, true, (1, 8)),
+            (0.01, false, (1, 8)),
+        ] {
+            let budget = with_sound(mbps, bears_bursts);
+            let sent = (budget.least_priority, budget.share.get());
+            assert_eq!(sent, expected, "{mbps} Mb/s");
+            let floors = budget.levels.map(|level| level.floor);
+            assert!(floors[0] <= -(1 << 40), "sound owes what it needs");
+            assert!(floors[1..].iter().all(|floor| *floor > -1_000_000));
+        }
     }
 
     #[test]

@@ -138,8 +138,8 @@ mod tests {
         for step in 0..300 {
             rates.look(at(20 * step));
             for (alias, mbps) in (0..).zip(bases) {
-                rates.add(alias, 0, ByteSize((mbps * 2500.0) as u64));
-                rates.add(alias, 1, ByteSize(9000));
+                rates.add((alias, 0), 0, ByteSize((mbps * 2500.0) as u64));
+                rates.add((alias, 1), 1, ByteSize(9000));
             }
         }
         rates

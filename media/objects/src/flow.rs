@@ -135,6 +135,19 @@ impl Flow {
         objects.iter().map(admit).collect()
     }
 
+    /// Offers an object that is part of no capture, ahead of any backlog. The buffer counts one that it does not
+    /// admit.
+    ///
+    /// # Errors
+    /// If it is not admitted.
+    pub fn offer_ahead(&mut self, now: Instant, object: &SealedObject) -> Result<(), AdmitError> {
+        let headers = ByteSize(self.config.overhead.0 * object.packets.len() as u64);
+        self.utilisation.add(object.size() + headers);
+        self.utilisation.update(now, self.control.target());
+        self.sender.set_urgent(true);
+        self.sender.offer(now, object)
+    }
+
     /// Admits an object that is still encoded. `expected` bytes are reserved in the in-flight buffer until
     /// its packets need more. The buffer counts objects that it does not admit.
     pub fn admit(
@@ -366,11 +379,11 @@ impl Captures {
         if self.leaving.is_some_and(|leaving| deadline <= leaving) {
             return None;
         }
-        self.leaving = Some(deadline);
         let found = self.sizes.iter().find(|(at, _)| *at == deadline);
-        let size = found.map(|(_, size)| *size);
+        let (_, size) = *found?;
+        self.leaving = Some(deadline);
         self.sizes.retain(|(at, _)| *at > deadline);
-        size
+        Some(size)
     }
 }
 

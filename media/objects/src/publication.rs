@@ -68,6 +68,8 @@ pub struct Publication {
     /// The size of the newest object of each layer of each track.
     sizes: BTreeMap<(u32, u8), ByteSize>,
     group: u32,
+    /// The track of sound, if there is one, and the number of its next group.
+    sound: Option<(u32, u32)>,
     /// The frame that was begun and has not ended.
     current: Option<CurrentFrame>,
     events: VecDeque<PublicationEvent>,
@@ -86,6 +88,10 @@ impl Publication {
         let access = secret.access();
         let announced = secret.announce(&config.announcement)?;
         let hop = HopKey::new(access.clone(), config.hop_salt);
+        let mut tracks = config.announcement.tracks.iter();
+        let sound = tracks
+            .find(|track| track.is_sound())
+            .map(|track| (track.alias, 0));
         let tracks = config.announcement.tracks.iter();
         let packetisers = tracks.map(|track| {
             let settings = PacketiserConfig::new(track.alias, config.announcement.incarnation);
@@ -106,6 +112,7 @@ impl Publication {
             shares: Shares::default(),
             sizes: BTreeMap::new(),
             group: 0,
+            sound,
             current: None,
             events: VecDeque::new(),
         };
@@ -194,18 +201,18 @@ impl Publication {
 
     /// Returns the rate at which to encode a frame now, with all headers: so that the fastest viewer gets all
     /// layers that it has selected, and the slowest one the bases of them. A viewer that selects fewer layers than
-    /// before does not get larger ones instead: it leaves its path to other flows. `None` without viewers.
+    /// before does not get larger ones instead: it leaves its path to other flows. `None` without viewers of pictures.
     pub fn target(&self, now: Instant) -> Option<Bitrate> {
         let target = |viewer: &ViewerFlow| viewer.target();
         // A vanished viewer does not lower the quality of the others.
-        let is_anyone_heard = self.active().any(|viewer| viewer.is_heard(now));
+        let is_anyone_heard = self.looking().any(|viewer| viewer.is_heard(now));
         let counts = |viewer: &&ViewerFlow| viewer.is_heard(now) || !is_anyone_heard;
         let of_layers = self
-            .active()
+            .looking()
             .filter(counts)
             .map(|viewer| target(viewer) / self.shares.of(&viewer.most));
         let of_base = self
-            .active()
+            .looking()
             .filter(counts)
             .map(|viewer| target(viewer) / self.shares.bases(&viewer.selected));
         let fastest = of_layers.max_by(f64::total_cmp)?;
@@ -236,9 +243,21 @@ impl Publication {
 
     /// Returns the viewers that have selected announced layers.
     fn active(&self) -> impl Iterator<Item = &ViewerFlow> {
-        let is_active = |viewer: &&ViewerFlow| {
+        self.having_selected(|_| true)
+    }
+
+    /// Returns the viewers that have selected layers of pictures.
+    fn looking(&self) -> impl Iterator<Item = &ViewerFlow> {
+        let sound = self.sound.map(|(alias, _)| alias);
+        self.having_selected(move |alias| Some(alias) != sound)
+    }
+
+    fn having_selected(&self, counts: impl Fn(u32) -> bool) -> impl Iterator<Item = &ViewerFlow> {
+        let is_active = move |viewer: &&ViewerFlow| {
             let mut selected = viewer.selected.iter();
-            selected.any(|(alias, layers)| *layers > 0 && self.packetisers.contains_key(alias))
+            selected.any(|(alias, layers)| {
+                *layers > 0 && counts(*alias) && self.packetisers.contains_key(alias)
+            })
         };
         self.viewers.values().filter(is_active)
     }
@@ -306,7 +325,8 @@ impl Publication {
             viewer.select(selected);
         } else {
             let control = (self.make_control)(now);
-            let viewer = ViewerFlow::new(now, address, selected, self.config.flow, control);
+            let mut viewer = ViewerFlow::new(now, address, selected, self.config.flow, control);
+            viewer.path.leave_out(self.sound.map(|(alias, _)| alias));
             self.viewers.insert(session, viewer);
             let joined = PublicationEvent::Joined { session, address };
             self.events.push_back(joined);

@@ -6,7 +6,7 @@
 
 mod announcement;
 
-pub use announcement::{Announcement, MAX_ANNOUNCEMENT, MAX_TRACKS, Track};
+pub use announcement::{Announcement, MAX_ANNOUNCEMENT, MAX_TRACKS, OPUS, Track};
 
 use crate::clock::ClockStamp;
 use crate::cursor::{Cursor, Truncated};

@@ -1,12 +1,13 @@
 //! A broadcast and its secret, which the controller may replace.
 
 use crate::Config;
-use anyhow::{Context, anyhow};
+use anyhow::{Context, anyhow, ensure};
 use hawser_congestion::{Prague, PragueConfig};
 use hawser_io::clock::unix_ms;
 use hawser_keys::{Keyring, Secret, Serving};
 use hawser_objects::{FlowConfig, Publication, PublicationConfig, Seed, TrackSecret, TrackTiming};
-use hawser_packets::session::{Announcement, Track};
+use hawser_packets::session::{Announcement, MAX_TRACKS, OPUS, Track};
+use hawser_recording::PACKET;
 use hawser_units::Instant;
 use std::net::SocketAddr;
 
@@ -39,6 +40,11 @@ impl Broadcast {
             keyring,
             departure_times,
         }
+    }
+
+    /// Returns whether there is a track of sound.
+    pub(crate) fn has_sound(&self) -> bool {
+        self.tracks.iter().any(Track::is_sound)
     }
 
     /// Tells the controller, if there is one, where the broadcast is served, and to how many.
@@ -102,4 +108,27 @@ pub(crate) fn timing(config: &Config) -> TrackTiming {
         lifetime: config.lifetime,
         frames_per_1000_s: (config.fps * 1000.0).round() as u32,
     }
+}
+
+/// Adds the track of sound.
+///
+/// # Errors
+/// If there are as many tracks as there may be.
+pub(crate) fn add_sound(tracks: &mut Vec<Track>, config: &Config) -> anyhow::Result<()> {
+    ensure!(
+        tracks.len() < MAX_TRACKS,
+        "with sound there are more than {MAX_TRACKS} tracks: publish fewer cameras, or one encoding of each"
+    );
+    let timing = TrackTiming {
+        lifetime: config.lifetime,
+        frames_per_1000_s: 1_000_000 / PACKET.as_millis() as u32,
+    };
+    tracks.push(Track {
+        alias: tracks.len() as u32,
+        codec: OPUS,
+        layers: 1,
+        name: "sound".to_owned(),
+        parameters: timing.emit().to_vec(),
+    });
+    Ok(())
 }

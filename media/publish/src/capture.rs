@@ -4,6 +4,7 @@ use crate::Config;
 use crate::encode::{Encoders, Sizes, TrackSlice, payload};
 use crate::log::FrameLog;
 use crate::report::Captured;
+use crate::sound::Leading;
 use crate::ticks::Ticks;
 use hawser_cloud::Pose;
 use hawser_io::clock::SteadyClock;
@@ -32,6 +33,8 @@ pub(crate) enum Message {
     Slice(TrackSlice),
     /// The frame is complete.
     End,
+    /// Sound from this time on.
+    Sound { captured: Instant, packet: Vec<u8> },
 }
 
 /// The network's demand on the camera.
@@ -106,6 +109,10 @@ pub(crate) struct Capture {
     duration: Option<Duration>,
     points: usize,
     player: Player,
+    /// Tells the sound what is played.
+    leading: Leading,
+    /// Frames per second of the recording.
+    fps: f64,
     /// The place of the next frame in the recording, in frames.
     place: f64,
     /// The frames of the recording for each that is captured.
@@ -124,7 +131,7 @@ impl Capture {
         clock: SteadyClock,
         player: Player,
         encoders: Encoders,
-        network: ToNetwork,
+        (network, leading): (ToNetwork, Leading),
     ) -> anyhow::Result<Self> {
         Ok(Capture {
             clock,
@@ -133,6 +140,8 @@ impl Capture {
             duration: config.duration,
             points: config.points,
             player,
+            leading,
+            fps: config.recording.fps,
             // The first frame was read to open the encoders.
             place: 1.0,
             step: config.recording.step(config.fps),
@@ -167,6 +176,8 @@ impl Capture {
     /// Reads the frame of the recording that is due, and encodes it if there are viewers.
     fn capture(&mut self) -> anyhow::Result<()> {
         let due = self.player.frame_at(self.place)?;
+        let time_s = self.place / self.fps;
+        self.leading.0.set(self.clock.now(), time_s);
         self.place += self.step;
         self.report.left_out = self.player.left_out();
         self.report.damaged = self.player.lost();

@@ -17,6 +17,7 @@ mod network;
 mod options;
 pub mod pull;
 mod report;
+mod sound;
 mod ticks;
 
 pub use common::DEFAULT_PORT;
@@ -32,9 +33,11 @@ use hawser_io::clock::SteadyClock;
 use hawser_io::key_file;
 use hawser_io::udp::UdpSocket;
 use hawser_keys::{Keyring, TrackRole};
+use hawser_recording::{Audio, Player, Sound};
 use metrics::Figures;
 use network::Network;
 use parking_lot::Mutex;
+use sound::{Leading, Playing};
 use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -64,6 +67,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
 pub struct Publisher {
     capture: Capture,
     network: Network,
+    sound: Option<sound::Player>,
     address: SocketAddr,
     metrics: Option<SocketAddr>,
 }
@@ -94,7 +98,11 @@ impl Publisher {
             .context("the socket has no address")?;
         let departure_times = network::allow_departure_times(&mut socket);
         let clock = SteadyClock::start();
-        let tracks = encoders.tracks(broadcast::timing(config));
+        let sound = open_sound(config, &player)?;
+        let mut tracks = encoders.tracks(broadcast::timing(config));
+        if sound.is_some() {
+            broadcast::add_sound(&mut tracks, config)?;
+        }
         let broadcast = Broadcast::new(config, tracks, keyring, address, departure_times);
         let publication = broadcast.publication(&secret)?;
         let (messages, camera) = channel();
@@ -111,11 +119,20 @@ impl Publisher {
             camera,
             figures,
         )?;
-        let to_network = network.sender(messages);
-        let capture = Capture::new(config, clock, player, encoders, to_network)?;
+        let playing: Arc<Playing> = Arc::default();
+        let sound = sound.map(|sound| sound::Player {
+            clock,
+            sound,
+            playing: Arc::clone(&playing),
+            messages: messages.clone(),
+            waker: network.waker(),
+        });
+        let ends = (network.sender(messages), Leading(playing));
+        let capture = Capture::new(config, clock, player, encoders, ends)?;
         Ok(Publisher {
             capture,
             network,
+            sound,
             address,
             metrics,
         })
@@ -137,11 +154,17 @@ impl Publisher {
     /// If a frame cannot be read or encoded, or a file cannot be written. The error has the counts of the run.
     pub fn run(self, stop: &AtomicBool) -> Result<Report, Box<Failure>> {
         let Publisher {
-            capture, network, ..
+            capture,
+            network,
+            sound,
+            ..
         } = self;
         tracing::info!(address = %self.address, "publishing by push");
         let (captured, sent) = thread::scope(|scope| {
             let capture = scope.spawn(|| capture.run(stop));
+            if let Some(sound) = sound {
+                scope.spawn(|| sound.run());
+            }
             let sent = network.run();
             (capture.join().expect("the capture does not panic"), sent)
         });
@@ -153,4 +176,22 @@ impl Publisher {
             false => Err(Box::new(Failure { report, errors })),
         }
     }
+}
+
+/// Opens the sound of a recording, if it has some.
+fn open_sound(config: &Config, player: &Player) -> anyhow::Result<Option<Sound>> {
+    let recording = &config.recording;
+    let Some(audio) = &recording.audio else {
+        return Ok(None);
+    };
+    let is_faster = recording.step(config.fps) * config.fps > recording.fps * 1.001;
+    if is_faster && matches!(audio, Audio::Recorded(_)) {
+        tracing::warn!(
+            "the recording is played faster than it was captured, and so without its sound"
+        );
+        return Ok(None);
+    }
+    let sound = Sound::open(audio, player.pass());
+    let sound = sound.with_context(|| with_data_dir("cannot open the sound"))?;
+    Ok(Some(sound))
 }

@@ -7,6 +7,7 @@ use crate::encode::TrackSlice;
 use crate::log::StatsLog;
 use crate::metrics::Figures;
 use crate::report::{Captured, Sent};
+use crate::sound;
 use anyhow::Context;
 use hawser_cloud::Pose;
 use hawser_codec::Codec;
@@ -105,6 +106,11 @@ impl Network {
         })
     }
 
+    /// Returns what wakes this thread.
+    pub(crate) fn waker(&self) -> WakeOnDrop {
+        WakeOnDrop(self.socket.waker())
+    }
+
     /// Returns the camera's channel to this thread.
     pub(crate) fn sender(&self, messages: Sender<Message>) -> ToNetwork {
         ToNetwork {
@@ -112,7 +118,7 @@ impl Network {
             captured: Arc::clone(&self.captured),
             messages,
             waiting: Arc::clone(&self.waiting),
-            waker: WakeOnDrop(self.socket.waker()),
+            waker: self.waker(),
         }
     }
 
@@ -166,6 +172,11 @@ impl Network {
                 self.publication.end_frame(self.clock.now());
                 self.waiting.fetch_sub(1, Relaxed);
                 self.report.frames += 1;
+            }
+            Message::Sound { captured, packet } => {
+                let now = self.clock.now();
+                let sent = self.publication.publish_sound(now, *captured, packet);
+                sent.context("sound cannot be sent")?;
             }
         }
         Ok(())
@@ -390,7 +401,13 @@ impl Network {
 
     fn tell_camera(&self) {
         let mut demand = self.demand.lock();
-        demand.target = self.publication.target(self.clock.now());
+        let taken = if self.broadcast.has_sound() {
+            sound::RATE.bps()
+        } else {
+            0
+        };
+        let target = self.publication.target(self.clock.now());
+        demand.target = target.map(|all| Bitrate::from_bps(all.bps().saturating_sub(taken)));
         demand.pose = self.publication.pose().map(pose_in_mm);
         demand.datagram = self.publication.datagram();
     }

@@ -153,6 +153,9 @@ impl Publisher {
         let address = listener
             .local_addr()
             .context("the listening socket has no address")?;
+        if config.recording.audio.is_some() {
+            tracing::warn!("frames that are requested have no sound");
+        }
         let capture = Capture::open(config)?;
         Ok(Publisher {
             capture,

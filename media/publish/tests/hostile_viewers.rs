@@ -21,7 +21,14 @@ fn with_publisher(points: usize, viewers: impl FnOnce(SocketAddr)) -> Report {
         max_frames: 10,
         listen: "127.0.0.1:0".parse().unwrap(),
         congestion: "reno".to_owned(),
-        ..Config::new(Recording { fps: 100.0, source }, Level::Fhd)
+        ..Config::new(
+            Recording {
+                fps: 100.0,
+                source,
+                audio: None,
+            },
+            Level::Fhd,
+        )
     };
     let publisher = Publisher::open(&config).unwrap();
     let address = publisher.address();

@@ -143,6 +143,11 @@ impl Cameras {
         self.frames.times_s.last().copied().unwrap_or_default()
     }
 
+    /// Returns the time of the first frame in the first video, in seconds.
+    pub(crate) fn start_s(&self) -> f64 {
+        self.frames.start_s
+    }
+
     /// Opens a video for the next pass if this pass ends soon.
     pub(crate) fn open_ahead(&mut self) -> Result<(), LoadError> {
         let frames = self.frames.times_s.len();

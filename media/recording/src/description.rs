@@ -11,6 +11,26 @@ pub struct Recording {
     pub fps: f64,
     /// The source of the frames.
     pub source: Source,
+    /// The sound.
+    pub audio: Option<Audio>,
+}
+
+/// The sound of a recording.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(untagged, expecting = "file = path, or input = [options of ffmpeg]")]
+pub enum Audio {
+    /// That of a file, from the same beginning as the first video.
+    Recorded(AudioFile),
+    /// Sound that is captured while it is played.
+    Live(LiveInput),
+}
+
+/// A file with sound.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AudioFile {
+    /// A file that ffmpeg decodes. The first track of sound is played.
+    pub file: PathBuf,
 }
 
 /// The source of a recording's frames.
@@ -195,6 +215,7 @@ impl Recording {
         Recording {
             fps: 30.0,
             source: Source::Synthetic(synthetic),
+            audio: None,
         }
     }
 
@@ -272,18 +293,32 @@ impl VideoSource {
     }
 
     fn check(&self) -> Result<(), Invalid> {
-        let is_complete = match self {
-            VideoSource::Recorded(_) => true,
-            VideoSource::Live(LiveInput { input }) => {
-                let places = (0..input.len()).filter(|place| input[*place] == "-i");
-                input.len() >= 2 && places.eq([input.len() - 2])
-            }
-        };
+        match self {
+            VideoSource::Recorded(_) => Ok(()),
+            VideoSource::Live(live) => live.check(),
+        }
+    }
+}
+
+impl LiveInput {
+    fn check(&self) -> Result<(), Invalid> {
+        let input = &self.input;
+        let places = (0..input.len()).filter(|place| input[*place] == "-i");
         require(
-            is_complete,
+            input.len() >= 2 && places.eq([input.len() - 2]),
             "input",
             "must end with \"-i\" and the name of the input",
         )
+    }
+}
+
+impl Audio {
+    fn resolve(&mut self, resolve: impl Fn(&mut PathBuf)) -> Result<(), Invalid> {
+        match self {
+            Audio::Recorded(recorded) => resolve(&mut recorded.file),
+            Audio::Live(live) => live.check()?,
+        }
+        Ok(())
     }
 }
 
@@ -345,16 +380,21 @@ struct File {
     hue_depth: Vec<HueDepthCamera>,
     ply_sequence: Option<PlySequence>,
     synthetic: Option<Synthetic>,
+    audio: Option<Audio>,
 }
 
 impl File {
-    fn into_recording(self, resolve: impl Fn(&mut PathBuf)) -> Result<Recording, Invalid> {
+    fn into_recording(mut self, resolve: impl Fn(&mut PathBuf)) -> Result<Recording, Invalid> {
         require(
             self.fps > 0.0 && self.fps <= MAX_FPS,
             "fps",
             "must be above 0, and at most 1000",
         )?;
         let cameras = !self.rgbd.is_empty() || !self.hue_depth.is_empty();
+        if let Some(audio) = &mut self.audio {
+            audio.resolve(&resolve)?;
+        }
+        let audio = self.audio;
         let source = match (cameras, self.ply_sequence, self.synthetic) {
             (true, None, None) => Self::cameras(self.rgbd, self.hue_depth, resolve)?,
             (false, Some(mut sequence), None) => {
@@ -386,10 +426,18 @@ impl File {
                 ));
             }
         };
-        Ok(Recording {
+        let recording = Recording {
             fps: self.fps,
             source,
-        })
+            audio,
+        };
+        let is_file = matches!(recording.audio, Some(Audio::Recorded(_)));
+        require(
+            !(is_file && recording.is_live()),
+            "audio",
+            "must be a live input, as the cameras are",
+        )?;
+        Ok(recording)
     }
 
     fn cameras(

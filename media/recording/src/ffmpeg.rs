@@ -4,7 +4,7 @@ use parking_lot::{Condvar, Mutex};
 use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
@@ -91,6 +91,14 @@ pub enum VideoError {
         /// The options of the input.
         path: PathBuf,
         /// The time without an image.
+        seconds: f64,
+    },
+    /// An input has no sound.
+    #[error("{path} has delivered no sound for {seconds} s", path = path.display())]
+    Silent {
+        /// The file, or the options of the input.
+        path: PathBuf,
+        /// The time without sound.
         seconds: f64,
     },
     /// A live input has ended.
@@ -260,6 +268,11 @@ impl Ffmpeg {
             logging: Some(thread::spawn(move || reader.read(stderr))),
         };
         Ok((ffmpeg, output))
+    }
+
+    /// Takes the input of the process, if it was started with a pipe for it.
+    pub(crate) const fn take_input(&mut self) -> Option<ChildStdin> {
+        self.child.stdin.take()
     }
 
     pub(crate) fn log(&self) -> Arc<Log> {

@@ -1,5 +1,5 @@
 //! Recordings of people: their description files, and their frames as RGB-D views or point clouds.
-//! Pictures of point clouds as PNG and MP4 files.
+//! Pictures of point clouds as PNG and MP4 files. Their sound as packets of Opus.
 //!
 //! A description is a small TOML file; the ones in `media/recording/examples` are examples of every key.
 //! Videos, images and live inputs are decoded by the `ffmpeg` program. A file's path is relative to the description, unless
@@ -22,21 +22,25 @@ mod images;
 mod live;
 mod natural;
 mod nut;
+mod opus;
 mod pairing;
 mod picture;
 mod player;
 mod probe;
 mod recorded;
 mod regular_file;
+mod sound;
 mod video;
 
 pub use description::{
-    DescriptionError, HueDepthCamera, LiveInput, PlySequence, Recorded, Recording, RgbdCamera,
-    Source, Synthetic, VideoSource,
+    Audio, AudioFile, DescriptionError, HueDepthCamera, LiveInput, PlySequence, Recorded,
+    Recording, RgbdCamera, Source, Synthetic, VideoSource,
 };
 pub use ffmpeg::VideoError;
-pub use picture::{Mp4Writer, PictureError, encode_png};
-pub use player::{Frame, Player};
+pub use opus::{OpusWriter, PACKET, is_packet, missing_beside};
+pub use picture::{Mp4Writer, PictureError, add_sound, encode_png};
+pub use player::{Frame, Pass, Player};
+pub use sound::{Sound, SoundPacket};
 
 use hawser_cloud::ply::CloudFileError;
 use hawser_cloud::{Cloud, ImageError, Level};

@@ -19,6 +19,8 @@ const LONG_PAUSE_S: f64 = 5.0;
 pub(crate) struct Frames {
     /// The time of each frame in seconds after the first one.
     pub(crate) times_s: Vec<f64>,
+    /// The time of the first frame in the first clip, in seconds; 0 if its times are not those of a file.
+    pub(crate) start_s: f64,
     /// For each clip, the number of its image in each frame.
     pub(crate) images: Vec<Vec<usize>>,
 }
@@ -32,6 +34,7 @@ impl Frames {
         let Some((first, others)) = clips.split_first() else {
             return Ok(Frames {
                 times_s: Vec::new(),
+                start_s: 0.0,
                 images: Vec::new(),
             });
         };
@@ -73,7 +76,12 @@ impl Frames {
         }
         let start_s = times_s.first().copied().unwrap_or_default();
         times_s.iter_mut().for_each(|time_s| *time_s -= start_s);
-        let frames = Frames { times_s, images };
+        let start_s = if first.is_indexed() { 0.0 } else { start_s };
+        let frames = Frames {
+            times_s,
+            start_s,
+            images,
+        };
         frames.check_intervals(first, fps)?;
         frames.report(clips);
         Ok(frames)

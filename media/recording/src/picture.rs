@@ -1,6 +1,7 @@
 use crate::ffmpeg::{VideoError, file_argument, read_text};
 use hawser_cloud::Image;
-use hawser_io::process;
+use hawser_io::{file, process};
+use hawser_units::Line;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::unix::fs::FileTypeExt;
@@ -217,6 +218,45 @@ impl Drop for Mp4Writer {
         drop(self.images.take());
         let _ = self.ffmpeg.wait();
     }
+}
+
+/// Adds sound to a video of [`Mp4Writer`]: as much of a file of Opus as the video is long, with what is missing
+/// concealed by libopus.
+///
+/// # Errors
+/// If ffmpeg fails. The video is then as before.
+pub fn add_sound(video: &Path, sound: &Path) -> Result<(), PictureError> {
+    let both = file::with_suffix(video, ".with-sound");
+    let mut command = Command::new("ffmpeg");
+    command
+        .args(["-nostdin", "-v", "error", "-i"])
+        .arg(file_argument(video))
+        .args(["-c:a", "libopus", "-i"])
+        .arg(file_argument(sound))
+        .args(["-map", "0:v", "-map", "1:a", "-c:v", "copy", "-c:a", "aac"])
+        .args([
+            "-af",
+            "apad",
+            "-shortest",
+            "-movflags",
+            "+faststart",
+            "-f",
+            "mp4",
+            "-y",
+        ])
+        .arg(file_argument(&both))
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped());
+    let ffmpeg = process::spawn(command).map_err(program_error)?;
+    let output = ffmpeg.wait_with_output().map_err(program_error)?;
+    if !output.status.success() {
+        // What there is of it is of no use.
+        let _ = fs::remove_file(&both);
+        let complaint = Line::of_output(&output.stderr).into_string();
+        return Err(write_error(video, io::Error::other(complaint)));
+    }
+    fs::rename(&both, video).map_err(|error| write_error(video, error))
 }
 
 /// Returns the first encoder that the installed ffmpeg has.

@@ -51,6 +51,15 @@ pub struct Player {
     lost_since: Option<f64>,
 }
 
+/// A pass of a recording: what is played again when it is over.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Pass {
+    /// The time of its first frame in the file of the first camera, seconds.
+    pub start_s: f64,
+    /// Its length in seconds.
+    pub length_s: f64,
+}
+
 /// The time after which a recording of which nothing can be read any more has ended, as for live inputs.
 const LOST_S: f64 = 10.0;
 
@@ -148,6 +157,16 @@ impl Player {
 
     fn is_live(&self) -> bool {
         matches!(&self.frames, Frames::Cameras(cameras) if cameras.is_live())
+    }
+
+    /// Returns the pass that is repeated; `None` for live inputs.
+    pub fn pass(&self) -> Option<Pass> {
+        let start_s = match &self.frames {
+            Frames::Cameras(cameras) => cameras.start_s(),
+            Frames::Ply(_) | Frames::Performance(_) => 0.0,
+        };
+        let length_s = self.frames.length(self.fps) / self.fps;
+        (!self.is_live()).then_some(Pass { start_s, length_s })
     }
 
     /// Returns the number of frames that [`Player::frame_at`] left out because a later one was due.

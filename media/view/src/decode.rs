@@ -4,6 +4,7 @@ use crate::ahead::Ahead;
 use crate::metrics::DecodedFrames;
 use crate::record::Recorder;
 use crate::row::Row;
+use crate::sound::SoundPacket;
 use crate::summary::Decoded;
 use hawser_cloud::{Cloud, Extent, Pose};
 use hawser_codec::{Codec, Damage, FrameDecoder, TrackJob, decode_tracks};
@@ -31,6 +32,8 @@ pub(crate) enum ToDecode {
     },
     /// A frame as far as it arrived.
     Frame(FrameToDecode),
+    /// Sound, which is passed on to the files.
+    Sound(SoundPacket),
 }
 
 /// A frame to be decoded.
@@ -61,11 +64,12 @@ pub(crate) struct Work {
     waiting: Arc<Waiting>,
 }
 
-/// The numbers of chunks and frames that wait.
+/// The numbers of chunks, frames and packets of sound that wait.
 #[derive(Debug, Default)]
 struct Waiting {
     chunks: AtomicUsize,
     frames: AtomicUsize,
+    sound: AtomicUsize,
 }
 
 /// The reason why a frame is not taken.
@@ -77,9 +81,11 @@ pub(crate) enum NotTaken {
     Ended,
 }
 
-/// The number of frames that wait to be decoded, and that of chunks: 5 MB of datagrams.
+/// The number of frames that wait to be decoded, that of chunks, 5 MB of datagrams, and that of packets of sound, five
+/// seconds.
 const WAITING_FRAMES: usize = 4;
 const WAITING_CHUNKS: usize = 4096;
+const WAITING_SOUND: usize = 256;
 
 /// The time after its deadline from which on a frame is passed over if a later one waits: a few bytes may take
 /// long to decode, and what is shown is not to fall behind ever more.
@@ -90,7 +96,7 @@ const EXTENT_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Creates a way to the decoder's thread.
 pub(crate) fn work() -> (ToDecoder, Work) {
-    let (sender, receiver) = sync_channel(WAITING_CHUNKS + WAITING_FRAMES);
+    let (sender, receiver) = sync_channel(WAITING_CHUNKS + WAITING_FRAMES + WAITING_SOUND);
     let waiting: Arc<Waiting> = Arc::default();
     let to_decoder = ToDecoder {
         work: sender,
@@ -113,6 +119,13 @@ impl ToDecoder {
         };
         // If the decoder has ended, the next frame finds out.
         let _ = send(&self.work, chunk, &self.waiting.chunks, WAITING_CHUNKS);
+    }
+
+    /// Hands over a packet of sound. One for which there is no room is missing.
+    pub(crate) fn send_sound(&self, packet: SoundPacket) {
+        // If the decoder has ended, the next frame finds out.
+        let sound = ToDecode::Sound(packet);
+        let _ = send(&self.work, sound, &self.waiting.sound, WAITING_SOUND);
     }
 
     /// Hands over a frame.
@@ -223,6 +236,10 @@ impl Decoding {
                     if self.work.waiting.frames.load(Relaxed) == 0 {
                         self.ahead.add(session, &object, &bytes);
                     }
+                }
+                ToDecode::Sound(packet) => {
+                    self.work.waiting.sound.fetch_sub(1, Relaxed);
+                    self.recorder.record_sound(packet);
                 }
                 ToDecode::Frame(frame) => {
                     self.work.waiting.frames.fetch_sub(1, Relaxed);

@@ -25,6 +25,8 @@ mod report;
 mod row;
 mod save;
 mod session;
+mod sound;
+mod speaker;
 mod summary;
 mod table;
 mod until;
@@ -46,6 +48,7 @@ use network::Network;
 use parking_lot::Mutex;
 use record::Recorder;
 use report::Report;
+use speaker::Speaker;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -104,6 +107,9 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = DEFAULT_MAX_POINTS as u32,
         value_parser = clap::value_parser!(u32).range(1..))]
     max_points: u32,
+    /// Play the sound on this device of ALSA, for example default. Requires ffmpeg
+    #[arg(long, value_name = "DEVICE")]
+    speaker: Option<String>,
     /// Serve metrics over HTTP at this loopback address, for example 127.0.0.1:9480
     #[arg(long, value_name = "ADDRESS:PORT", value_parser = parse_loopback)]
     metrics: Option<SocketAddr>,
@@ -146,6 +152,8 @@ pub struct Config {
     /// Pictures and videos of the frames. The publisher samples points for the pose, if there is one, and what
     /// is out of view from there is received with fewer layers.
     pub pictures: Pictures,
+    /// The device of ALSA that plays the sound.
+    pub speaker: Option<String>,
     /// The time after which to stop. Unlimited if `None`.
     pub duration: Option<Duration>,
     /// The number of frames after which to stop. Unlimited if `None`.
@@ -170,6 +178,7 @@ impl Config {
             timeline: None,
             save: None,
             pictures: Pictures::default(),
+            speaker: None,
             duration: None,
             frames: None,
             metrics: None,
@@ -190,6 +199,7 @@ impl Config {
             timeline: args.timeline,
             save: args.common.save,
             pictures: args.common.pictures,
+            speaker: args.speaker,
             duration,
             frames: args.common.frames,
             metrics: args.metrics,
@@ -252,6 +262,7 @@ fn watch_and_record(
     let (extents, known) = mpsc::channel();
     let viewpoint = Viewpoint::open(config, clock.now(), known)?;
     let recorder = Recorder::create(config)?;
+    let speaker = config.speaker.as_deref().map(Speaker::open).transpose()?;
     let (to_decoder, work) = decode::work();
     let decoded: Arc<Mutex<DecodedFrames>> = Arc::default();
     let figures = config
@@ -283,12 +294,17 @@ fn watch_and_record(
             Network::open(
                 clock, origin, connected, key, viewpoint, to_decoder, figures,
             )
-            .map(|network| network.reporting_to(config.report_to.as_ref()))
+            .map(|network| {
+                network
+                    .reporting_to(config.report_to.as_ref())
+                    .playing_on(speaker)
+            })
         });
         let (mut received, watched) = match opened {
             Some(Ok(mut network)) => {
                 let watched = network.run(is_over);
-                (network.finish(), watched)
+                let received = network.finish();
+                (received, watched.and(network.end_sound()))
             }
             Some(Err(error)) => (Received::default(), Err(error)),
             None => (Received::default(), Ok(())),

@@ -136,5 +136,6 @@ impl Link {
     pub(crate) fn add_to(&self, received: &mut Received) {
         received.kernel_drops += u64::from(self.socket.drops().unwrap_or_default());
         received.add(&self.session.viewer, self.session.assembler.stats());
+        received.add_sound(&self.session.sound);
     }
 }

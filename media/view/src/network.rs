@@ -6,6 +6,7 @@ use crate::link::Link;
 use crate::measured::CaptureInterval;
 use crate::metrics::Figures;
 use crate::session::Session;
+use crate::speaker::Speaker;
 use crate::summary::Received;
 use crate::viewpoint::Viewpoint;
 use anyhow::Context;
@@ -61,6 +62,7 @@ pub(crate) struct Network {
     /// The number of sessions that were requested.
     requested: u64,
     to_decoder: Option<ToDecoder>,
+    speaker: Option<Speaker>,
     received: Received,
     figures: Option<Arc<Mutex<Figures>>>,
     next_figures: Instant,
@@ -112,6 +114,7 @@ impl Network {
             secret,
             viewpoint,
             to_decoder: Some(to_decoder),
+            speaker: None,
             received: Received::default(),
             figures,
             next_figures: clock.now(),
@@ -131,6 +134,20 @@ impl Network {
             experience: socket.cloned().map(Experienced::new),
             ..self
         }
+    }
+
+    /// Plays the sound, if there is a device for it.
+    pub(crate) fn playing_on(self, speaker: Option<Speaker>) -> Self {
+        Network { speaker, ..self }
+    }
+
+    /// Ends the sound.
+    ///
+    /// # Errors
+    /// If its device has failed.
+    pub(crate) fn end_sound(&mut self) -> anyhow::Result<()> {
+        let ended = self.speaker.take().map_or(Ok(()), Speaker::finish);
+        ended.context("the sound has not been played")
     }
 
     /// Runs until `is_over`.
@@ -360,6 +377,7 @@ impl Network {
         self.hand_over(now);
         self.received.add_receiver(&receiver);
         self.received.frames += *self.link.session.assembler.stats();
+        self.received.add_sound(&self.link.session.sound);
         self.link.session.number = self.requested;
         self.requested += 1;
     }
@@ -469,6 +487,12 @@ impl Network {
         let session = self.link.session.number;
         for (object, bytes) in self.link.session.chunks.drain(..) {
             to_decoder.send_chunk(session, object, bytes);
+        }
+        while let Some(packet) = self.link.session.poll_sound(now) {
+            if let Some(speaker) = &self.speaker {
+                speaker.play(packet.clone());
+            }
+            to_decoder.send_sound(packet);
         }
         while let Some(frame) = self.link.session.poll_frame() {
             let captured = self.link.session.captured(now, &frame);

@@ -4,6 +4,7 @@ use crate::Config;
 use crate::files::Files;
 use crate::measured::SUMMARISED;
 use crate::row::Row;
+use crate::sound::SoundPacket;
 use crate::summary::{Damaged, Decoded};
 use hawser_cloud::{Cloud, Pose};
 use hawser_units::Instant;
@@ -38,6 +39,10 @@ impl Recorder {
         self.rows.push_back(row);
         let shown_ns = row.captured_ns.unwrap_or(row.received_ns);
         self.files.record(row, shown_ns, cloud, pose);
+    }
+
+    pub(crate) fn record_sound(&mut self, packet: SoundPacket) {
+        self.files.record_sound(packet);
     }
 
     /// Completes the files. Also returns the errors that ended some of them.

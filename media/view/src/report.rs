@@ -28,6 +28,8 @@ pub(crate) struct Report {
     frames_of_lesser_encoding: u64,
     frames_damaged: BTreeMap<&'static str, u64>,
     frames_not_decoded: u64,
+    sound_packets: u64,
+    sound_packets_missing: u64,
     #[serde(flatten)]
     measured: Measured,
     transport_ms: Option<Times>,
@@ -94,6 +96,8 @@ impl From<&Summary> for Report {
             frames_of_lesser_encoding: received.frames.lesser_encoding,
             frames_damaged: decoded.damaged.by_reason().into(),
             frames_not_decoded: received.not_decoded,
+            sound_packets: received.sound,
+            sound_packets_missing: received.sound_missing,
             measured: Measured::of(decoded.qoe.as_ref(), decoded.pictures),
             transport_ms: times(decoded.transport_ms),
             decoding_ms: times(decoded.decode_ms),

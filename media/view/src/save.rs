@@ -1,20 +1,26 @@
 //! Saves received frames as a recording that `hawser publish` plays again.
 
+use crate::sound::{SavedSound, SoundPacket};
 use anyhow::{Context, bail};
 use hawser_cloud::{Cloud, ply};
 use hawser_io::file;
+use hawser_units::Instant;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The description of the recording, beside its frames.
 const DESCRIPTION: &str = "recording.toml";
 
-/// A directory of PLY files, one for each frame, with a description.
+/// The sound, likewise.
+const SOUND: &str = "sound.opus";
+
+/// A directory of PLY files, one for each frame, with a description and the sound, if there is some.
 pub(crate) struct SavedFrames {
     directory: PathBuf,
     frames: u64,
     first_ns: u64,
     last_ns: u64,
+    sound: SavedSound,
 }
 
 impl SavedFrames {
@@ -40,6 +46,7 @@ impl SavedFrames {
             frames: 0,
             first_ns: u64::MAX,
             last_ns: 0,
+            sound: SavedSound::new(directory.join(SOUND)),
         })
     }
 
@@ -52,14 +59,21 @@ impl SavedFrames {
         self.last_ns = self.last_ns.max(captured_ns);
         // A viewer that is killed leaves a recording, too.
         match self.frames {
+            1 => self.sound.begin(Instant::from_nanos(captured_ns)),
             2 => self.describe(),
             _ => Ok(()),
         }
     }
 
-    /// Writes the description, with the frames per second of the whole recording.
-    pub(crate) fn finish(&self) -> anyhow::Result<()> {
-        self.describe()
+    /// Writes a packet of sound. The file begins with the first frame.
+    pub(crate) fn save_sound(&mut self, packet: SoundPacket) -> anyhow::Result<()> {
+        self.sound.add(packet)
+    }
+
+    /// Writes the description, with the frames per second of the whole recording, and completes the sound.
+    pub(crate) fn finish(&mut self) -> anyhow::Result<()> {
+        self.describe()?;
+        self.sound.finish()
     }
 
     fn describe(&self) -> anyhow::Result<()> {
@@ -69,9 +83,12 @@ impl SavedFrames {
         }
         let fps = (self.frames - 1) as f64 / seconds;
         let unit_mm = ply::MILLIMETRES_PER_METRE;
-        let text = format!(
+        let mut text = format!(
             "fps = {fps:.3}\n\n[ply-sequence]\ndirectory = \".\"\nunit_mm = {unit_mm:.1}\n"
         );
+        if self.sound.has_begun() {
+            text += &format!("\n[audio]\nfile = \"{SOUND}\"\n");
+        }
         write(&self.directory.join(DESCRIPTION), text.as_bytes())
     }
 }
@@ -79,7 +96,8 @@ impl SavedFrames {
 /// Returns whether a file is one that is written, or would be played as a frame.
 fn is_of_a_recording(name: &Path) -> bool {
     let extension = name.extension();
-    name == Path::new(DESCRIPTION) || extension.is_some_and(|e| e.eq_ignore_ascii_case("ply"))
+    let is_ours = [DESCRIPTION, SOUND].contains(&name.to_str().unwrap_or_default());
+    is_ours || extension.is_some_and(|e| e.eq_ignore_ascii_case("ply"))
 }
 
 fn write(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
@@ -94,7 +112,7 @@ mod tests {
     #[test]
     fn a_directory_with_a_recording_is_refused() {
         let directory = tempfile::tempdir().unwrap();
-        for name in ["notes.txt", "recording.toml", "frame-7.ply"] {
+        for name in ["notes.txt", "recording.toml", "frame-7.ply", "sound.opus"] {
             let path = directory.path().join(name);
             fs::write(&path, "").unwrap();
             let refused = SavedFrames::create(directory.path()).err();

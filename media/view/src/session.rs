@@ -1,6 +1,7 @@
 //! A session with a publisher, and the frames that are put together from it.
 
 use crate::EncodingName;
+use crate::sound::{SoundPacket, SoundTrack};
 use anyhow::Context;
 use hawser_objects::{
     Encodings, FrameAssembler, FrameConfig, FrameId, ReceivedFrame, ReceiverConfig, ReceiverEvent,
@@ -24,6 +25,7 @@ pub(crate) struct Session {
     pub(crate) viewer: Viewer,
     /// Chunks that have arrived, for the decoder.
     pub(crate) chunks: Vec<(ObjectId, Arc<[u8]>)>,
+    pub(crate) sound: SoundTrack,
     pub(crate) assembler: FrameAssembler,
     pub(crate) tracks: Arc<BTreeMap<u32, Track>>,
     encodings: Encodings,
@@ -61,6 +63,7 @@ impl Session {
             number,
             viewer,
             chunks: Vec::new(),
+            sound: SoundTrack::default(),
             assembler: FrameAssembler::new(FrameConfig {
                 selected: BTreeMap::new(),
                 encodings: Encodings::default(),
@@ -94,6 +97,7 @@ impl Session {
             self.taken = None;
         }
         self.encodings = Encodings::of(&announcement);
+        self.sound = SoundTrack::of(&announcement.tracks);
         let selected = self.selection(&announcement.tracks, layers);
         let tracks = announcement.tracks.iter();
         let timings = tracks.filter_map(|track| TrackTiming::parse(&track.parameters));
@@ -103,8 +107,7 @@ impl Session {
             encodings: self.encodings.clone(),
             lifetime: self.lifetime.unwrap_or(LIFETIME),
         });
-        self.viewer
-            .subscribe_to_any_encoding(now, selected.into_iter().collect());
+        self.request(now, selected);
         let tracks = announcement.tracks.into_iter();
         self.tracks = Arc::new(tracks.map(|track| (track.alias, track)).collect());
     }
@@ -114,18 +117,24 @@ impl Session {
         if self.is_open() {
             let selected = self.selection(self.tracks.values(), layers);
             self.assembler.select(now, selected.clone());
-            self.viewer
-                .subscribe_to_any_encoding(now, selected.into_iter().collect());
+            self.request(now, selected);
         }
     }
 
-    /// Returns up to `layers` of each track, or of one encoding of each source.
+    /// Asks for layers of pictures, and for the sound: that is heard whatever one looks at.
+    fn request(&mut self, now: Instant, selected: BTreeMap<u32, u8>) {
+        let sound = self.sound.alias().map(|alias| (alias, 1));
+        let tracks = selected.into_iter().chain(sound);
+        self.viewer.subscribe_to_any_encoding(now, tracks.collect());
+    }
+
+    /// Returns up to `layers` of each track of pictures, or of one encoding of each source.
     fn selection<'a>(
         &self,
         tracks: impl IntoIterator<Item = &'a Track>,
         layers: u8,
     ) -> BTreeMap<u32, u8> {
-        let selected = tracks.into_iter();
+        let selected = tracks.into_iter().filter(|track| !track.is_sound());
         let selected = selected.map(|track| (track.alias, track.layers.min(layers)));
         let mut selected: BTreeMap<u32, u8> = selected.filter(|(_, layers)| *layers > 0).collect();
         let number = match self.encoding {
@@ -153,12 +162,22 @@ impl Session {
             self.assembler.set_round_trip(round_trip);
         }
         while let Some(event) = self.viewer.poll_media() {
+            if self.sound.take(&event) {
+                continue;
+            }
             if let ReceiverEvent::Packet { id, payload } = &event {
                 self.chunks.push((id.object, payload.clone()));
             }
             self.assembler.handle_event(now, event);
         }
         self.assembler.handle_timeout(now);
+    }
+
+    /// Takes the next packet of sound.
+    pub(crate) fn poll_sound(&mut self, now: Instant) -> Option<SoundPacket> {
+        let receiver = self.viewer.receiver()?;
+        let local = |deadline| receiver.local_time_of_deadline(now, deadline);
+        self.sound.poll(self.incarnation?, local)
     }
 
     /// Returns whether a frame can be taken.

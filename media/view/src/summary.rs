@@ -3,6 +3,7 @@
 use crate::Drawn;
 use crate::measured::{self, CaptureInterval, write_qoe};
 use crate::row::Row;
+use crate::sound::SoundTrack;
 use hawser_metrics::Metrics;
 use hawser_objects::{FrameStats, Receiver, Refusals, Viewer, ViewerStats};
 use hawser_packets::media::DEFAULT_DATAGRAM;
@@ -51,6 +52,12 @@ pub struct Received {
     #[counter("frames_lesser_encoding", help = "Frames of which some camera had another than the best encoding",
         of = |frames| frames.lesser_encoding)]
     pub frames: FrameStats,
+    /// Packets of sound that arrived, of 20 ms each.
+    #[counter("sound_packets")]
+    pub sound: u64,
+    /// Packets of sound that are missing between these.
+    #[counter("sound_packets_missing")]
+    pub sound_missing: u64,
     /// Frames that arrived and were not decoded, because earlier ones still were.
     pub not_decoded: u64,
     /// Datagrams that the kernel dropped because they were not read in time.
@@ -254,6 +261,13 @@ impl Received {
         self.frames += *frames;
     }
 
+    /// Adds the counts of the sound of a session.
+    pub(crate) fn add_sound(&mut self, sound: &SoundTrack) {
+        let (arrived, missing) = sound.counts();
+        self.sound += arrived;
+        self.sound_missing += missing;
+    }
+
     /// Adds the counts of the receiver of a session.
     pub(crate) fn add_receiver(&mut self, receiver: &Receiver) {
         let totals = receiver.totals();
@@ -369,6 +383,10 @@ impl fmt::Display for Summary {
             decoded.damaged,
             received.not_decoded
         )?;
+        if received.sound > 0 {
+            let (packets, missing) = (received.sound, received.sound_missing);
+            write!(f, "\nsound: {packets} packets of 20 ms, {missing} missing")?;
+        }
         if let Some(narrow) = self.narrow_path() {
             write!(f, "\n{narrow}")?;
         }

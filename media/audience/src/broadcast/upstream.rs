@@ -17,14 +17,15 @@ impl Broadcast {
     pub(super) fn handle_packet(&mut self, now: Instant, packet: RelayedPacket) {
         let id = packet.header.id;
         let size = ByteSize(packet.datagram.len() as u64) + IPV4_UDP;
-        self.rates
-            .add(id.object.alias, packet.header.priority, size);
+        let layer = (id.object.alias, id.object.layer);
+        self.rates.add(layer, packet.header.priority, size);
         if let Some(count) = packet.header.count {
             self.counts.insert(id.object, count);
         }
         self.cache.add(now, packet);
-        self.newest = self.newest.max(Some(Frame::of(&id.object)));
-        let newest = self.newest.unwrap_or(Frame::FIRST);
+        let newest = self.newest.entry(id.object.alias).or_insert(Frame::FIRST);
+        *newest = Frame::of(&id.object).max(*newest);
+        let newest = *newest;
         self.catching_up.retain(|session| {
             let Some(watcher) = self.watchers.get_mut(session) else {
                 return false;

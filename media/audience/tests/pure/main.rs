@@ -2,6 +2,7 @@
 
 mod encodings;
 mod relayed;
+mod sound;
 mod support;
 mod thinned;
 mod whole;

@@ -81,6 +81,35 @@ impl Publication {
         })
     }
 
+    /// Seals a packet of sound that was captured then, as an object of the track of sound, and offers it to all
+    /// viewers ahead of pictures. Does nothing without such a track.
+    ///
+    /// # Errors
+    /// If it cannot be made into packets. [`PacketiseError::Exhausted`] lasts until a new start.
+    pub fn publish_sound(
+        &mut self,
+        now: Instant,
+        captured: Instant,
+        packet: &[u8],
+    ) -> Result<(), PacketiseError> {
+        let Some((alias, group)) = self.sound else {
+            return Ok(());
+        };
+        self.sound = Some((alias, group + 1));
+        let layer = EncodedLayer {
+            alias,
+            layer: 0,
+            content: LayerContent::Whole(packet),
+        };
+        let object = self.seal(group, captured, &layer, true)?;
+        self.hop.count(object.packets.len());
+        self.announce_keys();
+        for viewer in self.viewers.values_mut() {
+            viewer.offer_sound(now, &object);
+        }
+        Ok(())
+    }
+
     /// Begins a frame, whose slices follow as they are encoded: the first ones can leave while the last
     /// ones are encoded. A frame that was begun before ends.
     pub fn begin_frame(&mut self, now: Instant, captured: Instant) {
@@ -264,13 +293,21 @@ impl Publication {
                 object: 0,
                 layer: layer.layer,
             },
-            priority: layer.layer,
+            priority: self.priority(layer),
             deadline: captured + self.config.lifetime,
             flags: Flags {
                 last_in_group: true,
                 packets_alone: matches!(layer.content, LayerContent::Chunks(_)),
                 top_layer: is_top,
             },
+        }
+    }
+
+    /// Returns the priority of a layer: that of sound is the highest, and without sound that of bases.
+    fn priority(&self, layer: &EncodedLayer<'_>) -> u8 {
+        match self.sound {
+            Some((alias, _)) if alias != layer.alias => layer.layer + 1,
+            _ => layer.layer,
         }
     }
 }

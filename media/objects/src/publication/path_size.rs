@@ -5,7 +5,7 @@
 //! costs little: datagrams become shorter by a few bytes only.
 
 use crate::sender::Outcome;
-use hawser_packets::media::DEFAULT_DATAGRAM;
+use hawser_packets::media::{DEFAULT_DATAGRAM, PacketId};
 use std::collections::BTreeMap;
 
 /// The least length to which full datagrams are shortened, bytes.
@@ -29,6 +29,8 @@ pub(super) struct PathSize {
     datagram: usize,
     /// The lengths that arrived and were lost of the newest frames, by group.
     frames: BTreeMap<u32, Lengths>,
+    /// The track of sound, whose short datagrams and numbers of groups say nothing of frames.
+    left_out: Option<u32>,
     has_arrived: bool,
     empty_reports: u32,
 }
@@ -45,9 +47,15 @@ impl PathSize {
         PathSize {
             datagram: DEFAULT_DATAGRAM,
             frames: BTreeMap::new(),
+            left_out: None,
             has_arrived: false,
             empty_reports: 0,
         }
+    }
+
+    /// Leaves out the datagrams of a track.
+    pub(super) const fn leave_out(&mut self, alias: Option<u32>) {
+        self.left_out = alias;
     }
 
     /// Returns the estimated length of the longest datagram that the path carries.
@@ -57,12 +65,13 @@ impl PathSize {
 
     /// Processes the results of a report. `lost` is the number of all datagrams that were lost so far.
     pub(super) fn handle(&mut self, outcome: &Outcome, lost: u64) {
-        for packet in &outcome.acknowledged {
+        let is_of_frame = |id: &PacketId| Some(id.object.alias) != self.left_out;
+        for packet in outcome.acknowledged.iter().filter(|p| is_of_frame(&p.id)) {
             let frame = self.frames.entry(packet.id.object.group).or_default();
             frame.arrived = frame.arrived.max(packet.size.0 as usize);
             self.has_arrived = true;
         }
-        for packet in &outcome.lost {
+        for packet in outcome.lost.iter().filter(|p| is_of_frame(&p.id)) {
             let length = packet.size.0 as usize;
             // Packets from before the last change are no evidence.
             if length <= self.datagram {
@@ -98,7 +107,7 @@ impl PathSize {
 mod tests {
     use super::*;
     use crate::sender::{Acknowledged, Lost};
-    use hawser_packets::media::{ObjectId, PacketId};
+    use hawser_packets::media::ObjectId;
     use hawser_units::{ByteSize, Ecn, Instant};
 
     /// Returns the report on one frame, if the path carries datagrams for which `arrives` is true.

@@ -137,6 +137,13 @@ impl ViewerFlow {
         let _ = self.flow.offer(now, &objects);
     }
 
+    /// Offers a packet of sound, if its track is selected. The buffer counts one that it does not admit.
+    pub(super) fn offer_sound(&mut self, now: Instant, object: &SealedObject) {
+        if self.has_selected(&object.info.id) {
+            let _ = self.flow.offer_ahead(now, object);
+        }
+    }
+
     /// Admits an object of which the packets follow, if it is selected. The buffer counts what it does
     /// not admit.
     pub(super) fn admit(&mut self, now: Instant, info: ObjectInfo, expected: ByteSize) {

@@ -273,15 +273,16 @@ impl Buffer {
         past.map(|entry| entry.info.id)
     }
 
-    /// Returns objects of higher layers that have not begun to leave and have at least `needed` bytes
-    /// together, highest layer first; `None` if there are not enough.
+    /// Returns objects of higher layers, and of the same layer those of less priority, that have not begun to leave and
+    /// have at least `needed` bytes together, highest layer first; `None` if there are not enough.
     pub(super) fn displaced_by(
         &self,
         info: &ObjectInfo,
         needed: ByteSize,
     ) -> Option<Vec<ObjectId>> {
         let higher = self.entries.values();
-        let higher = higher.filter(|e| e.info.id.layer > info.id.layer && !e.has_begun);
+        let rank = |info: &ObjectInfo| (info.id.layer, info.priority);
+        let higher = higher.filter(|e| rank(&e.info) > rank(info) && !e.has_begun);
         let mut higher: Vec<&Entry> = higher.collect();
         higher.sort_by_key(|e| Reverse((e.info.id.layer, e.info.priority, e.info.deadline)));
         let mut freed = 0;

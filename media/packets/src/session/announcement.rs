@@ -9,6 +9,10 @@ pub const MAX_TRACKS: usize = 16;
 /// of the message.
 pub const MAX_ANNOUNCEMENT: usize = 920;
 
+/// The codec of a track of sound: Opus (RFC 6716), one packet of 20 ms in each object. The codecs of pictures have
+/// lower numbers.
+pub const OPUS: u8 = 128;
+
 /// The tracks of a publisher. Only publisher and viewers can make the authenticator.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Announcement {
@@ -82,6 +86,11 @@ impl Announcement {
 }
 
 impl Track {
+    /// Returns whether the track has sound. Its objects belong to no frame, and its groups are numbered on their own.
+    pub const fn is_sound(&self) -> bool {
+        self.codec == OPUS
+    }
+
     fn emit(&self, bytes: &mut Vec<u8>) -> Result<(), MessageError> {
         let name = u8::try_from(self.name.len()).map_err(|_| MessageError::Invalid)?;
         let parameters = u16::try_from(self.parameters.len()).map_err(|_| MessageError::Invalid)?;

@@ -8,4 +8,5 @@ mod live;
 mod mutation;
 mod player;
 mod recordings;
+mod sound;
 mod support;

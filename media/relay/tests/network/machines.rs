@@ -158,7 +158,14 @@ impl Machines {
         Config {
             fps: 30.0,
             listen: publisher(person).parse().unwrap(),
-            ..Config::new(Recording { fps: 30.0, source }, self.path("media.key"))
+            ..Config::new(
+                Recording {
+                    fps: 30.0,
+                    source,
+                    audio: None,
+                },
+                self.path("media.key"),
+            )
         }
     }
 

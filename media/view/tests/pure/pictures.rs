@@ -20,6 +20,7 @@ fn publisher() -> Publisher {
             points: 5000,
             seconds: 1.0,
         }),
+        audio: None,
     };
     let config = hawser_publish::pull::Config {
         fps: 20.0,

@@ -26,6 +26,7 @@ fn small_performance() -> Recording {
             points: 3000,
             seconds: 1.0,
         }),
+        audio: None,
     }
 }
 

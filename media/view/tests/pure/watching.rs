@@ -22,6 +22,7 @@ fn small_performance() -> Recording {
             points: 2000,
             seconds: 1.0,
         }),
+        audio: None,
     }
 }
 

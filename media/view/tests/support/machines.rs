@@ -60,7 +60,14 @@ impl Broadcast {
         Config {
             fps: 30.0,
             listen: "192.0.2.1:0".parse().unwrap(),
-            ..Config::new(Recording { fps: 30.0, source }, self.path("media.key"))
+            ..Config::new(
+                Recording {
+                    fps: 30.0,
+                    source,
+                    audio: None,
+                },
+                self.path("media.key"),
+            )
         }
     }
 

@@ -11,11 +11,11 @@ use hawser_fanout::{Refusal, Relay, SlotIndex, Subscriber, TrackHop, TrackIndex}
 use hawser_netem::{Delay, Discipline, DualPi2, Link, LinkConfig, Loss, Packet, Probability, Rate};
 use hawser_objects::{
     EncodedLayer, Encodings, FlowConfig, FrameAssembler, FrameConfig, LayerContent, Publication,
-    PublicationConfig, ReceivedFrame, ReceiverConfig, Seed, TrackSecret, Viewer, ViewerConfig,
-    ViewerEvent,
+    PublicationConfig, ReceivedFrame, ReceiverConfig, ReceiverEvent, Seed, TrackSecret, Viewer,
+    ViewerConfig, ViewerEvent,
 };
 use hawser_packets::media::{ObjectId, Packet as Media, VERSION};
-use hawser_packets::session::{Announcement, Track};
+use hawser_packets::session::{Announcement, OPUS, Track};
 use hawser_units::{Bitrate, ByteSize, Ecn, Instant};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -25,6 +25,8 @@ use std::time::Duration;
 pub(crate) const ALIAS: u32 = 7;
 /// The small encoding of the same source, where there is one.
 pub(crate) const SMALL: u32 = 8;
+/// The sound, where there is some.
+pub(crate) const SOUND: u32 = 9;
 pub(crate) const INTERVAL: Duration = Duration::from_micros(33_333);
 const STEP: Duration = Duration::from_micros(100);
 const UPSTREAM: u32 = 1;
@@ -79,6 +81,8 @@ pub(crate) struct Watcher {
     back: Link<Carried>,
     pub(crate) layers: u8,
     pub(crate) frames: Vec<ReceivedFrame>,
+    /// The numbers of the packets of sound that arrived in time.
+    pub(crate) heard: BTreeSet<u32>,
     pub(crate) has_ended: bool,
     /// It no longer sends or receives.
     pub(crate) is_gone: bool,
@@ -100,13 +104,14 @@ impl Watcher {
             viewer: Viewer::new(config, secret(), [port as u8; 16]),
             assembler: FrameAssembler::new(FrameConfig {
                 selected: [(ALIAS, 2), (SMALL, 1)].into(),
-                encodings: Encodings::of(&announcement(true)),
+                encodings: Encodings::of(&announcement(true, false)),
                 lifetime: ms(150),
             }),
             there: carry(there, port.into()),
             back: carry(back, port.into()),
             layers: 2,
             frames: Vec::new(),
+            heard: BTreeSet::new(),
             has_ended: false,
             is_gone: false,
         }
@@ -121,11 +126,15 @@ impl Watcher {
         }
         while let Some(event) = self.viewer.poll_event() {
             match event {
-                ViewerEvent::Opened(announcement) if announcement.tracks.len() > 1 => {
-                    let tracks = vec![(ALIAS, self.layers), (SMALL, 1)];
-                    self.viewer.subscribe_to_any_encoding(now, tracks);
+                ViewerEvent::Opened(announcement) => {
+                    let tracks = announcement.tracks.iter().map(|track| track.alias);
+                    let layers = |alias| if alias == ALIAS { self.layers } else { 1 };
+                    let tracks: Vec<_> = tracks.map(|alias| (alias, layers(alias))).collect();
+                    match tracks.contains(&(SMALL, 1)) {
+                        true => self.viewer.subscribe_to_any_encoding(now, tracks),
+                        false => self.viewer.subscribe(now, tracks),
+                    }
                 }
-                ViewerEvent::Opened(_) => self.viewer.subscribe(now, vec![(ALIAS, self.layers)]),
                 ViewerEvent::Ended(_) => self.has_ended = true,
             }
         }
@@ -134,7 +143,12 @@ impl Watcher {
             self.assembler.set_round_trip(relation.round_trip);
         }
         while let Some(event) = self.viewer.poll_media() {
-            self.assembler.handle_event(now, event);
+            match event {
+                ReceiverEvent::Object(object) if object.id.alias == SOUND => {
+                    self.heard.insert(object.id.group);
+                }
+                event => self.assembler.handle_event(now, event),
+            }
         }
         self.assembler.handle_timeout(now);
         self.frames
@@ -252,6 +266,9 @@ pub(crate) struct World {
     pub(crate) watchers: Vec<Watcher>,
     next_capture: Instant,
     pub(crate) published: u32,
+    next_sound: Instant,
+    /// The number of packets of sound that were published.
+    pub(crate) said: u32,
     pub(crate) events: Vec<BroadcastEvent>,
     /// The packets that had the tag of the publisher's key before the current one, of that, and of the one
     /// after.
@@ -263,6 +280,7 @@ pub(crate) struct World {
     /// Each packet of the stream decodes alone.
     pub(crate) has_chunks: bool,
     has_small: bool,
+    has_sound: bool,
     pub(crate) whole: WholeObjects,
     pub(crate) objects: Vec<WholeObject>,
 }
@@ -274,17 +292,26 @@ impl World {
 
     /// Returns the world with a link from the publisher to the relay.
     pub(crate) fn over(watchers: Vec<Watcher>, to_relay: LinkConfig) -> Self {
-        World::publishing(watchers, to_relay, false)
+        World::publishing(watchers, to_relay, (false, false))
+    }
+
+    /// Returns the world with sound of 48 kb/s with all headers, beside the pictures.
+    pub(crate) fn with_sound(watchers: Vec<Watcher>) -> Self {
+        World::publishing(watchers, link(Some(200.0), 0.0), (false, true))
     }
 
     /// Returns the world with a small encoding, of a fifteenth of the rate, beside the usual one.
     pub(crate) fn with_small(watchers: Vec<Watcher>) -> Self {
-        World::publishing(watchers, link(Some(200.0), 0.0), true)
+        World::publishing(watchers, link(Some(200.0), 0.0), (true, false))
     }
 
-    fn publishing(watchers: Vec<Watcher>, to_relay: LinkConfig, has_small: bool) -> Self {
+    fn publishing(
+        watchers: Vec<Watcher>,
+        to_relay: LinkConfig,
+        (has_small, has_sound): (bool, bool),
+    ) -> Self {
         let config = PublicationConfig {
-            announcement: announcement(has_small),
+            announcement: announcement(has_small, has_sound),
             lifetime: ms(150),
             flow: FlowConfig::new(ByteSize(1_300_000)),
             viewers: 8,
@@ -302,12 +329,15 @@ impl World {
             watchers,
             next_capture: Instant::ZERO + ms(1000),
             published: 0,
+            next_sound: Instant::ZERO + ms(1000),
+            said: 0,
             events: Vec::new(),
             tagged: [0; 3],
             refused: Vec::new(),
             mbps: 20.0,
             has_chunks: false,
             has_small,
+            has_sound,
             whole: WholeObjects::default(),
             objects: Vec::new(),
         }
@@ -356,6 +386,11 @@ impl World {
                 .publish(now, now, &layers[..count])
                 .unwrap();
             self.published += 1;
+        }
+        if self.has_sound && now >= self.next_sound && self.publication.viewers() > 0 {
+            self.next_sound = now + ms(20);
+            self.publication.publish_sound(now, now, &[3; 40]).unwrap();
+            self.said += 1;
         }
         self.publication.handle_timeout(now);
         while let Some((_, (message, _))) = self.from_relay.pop(now) {
@@ -465,16 +500,21 @@ impl World {
     }
 }
 
-fn announcement(has_small: bool) -> Announcement {
-    let track = |alias, layers| Track {
+fn announcement(has_small: bool, has_sound: bool) -> Announcement {
+    let track = |alias, layers, name: &str, codec| Track {
         alias,
-        codec: 1,
+        codec,
         layers,
-        name: "talker".to_owned(),
+        name: name.to_owned(),
         parameters: Vec::new(),
     };
-    let mut tracks = vec![track(ALIAS, 2), track(SMALL, 1)];
-    tracks.truncate(if has_small { 2 } else { 1 });
+    let mut tracks = vec![track(ALIAS, 2, "talker", 1)];
+    if has_small {
+        tracks.push(track(SMALL, 1, "talker", 1));
+    }
+    if has_sound {
+        tracks.push(track(SOUND, 1, "sound", OPUS));
+    }
     Announcement {
         incarnation: [0x22; 16],
         started_unix_millis: 1,
