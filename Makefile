@@ -23,7 +23,7 @@ PACKAGES := $(or $(CARGO_TARGET_DIR),target)/package
 .PHONY: help setup page build build-arm64 package package-test guide-test test kernels hostile interop fuzz bench flamegraph codecs rivals demo advisories clean
 
 help:
-	@echo 'make demo        build, then stream over five impaired paths, with one path and with replication, pulled and pushed, and write a report with the pictures that arrived; needs root'
+	@echo 'make demo        build, then stream over five impaired paths, with one path and with replication, pulled and pushed, and write a report with the pictures that arrived; then, where Node 20.19 and npm are installed, serve a page on which you watch both and disturb the network; needs root'
 	@echo 'make test        run all checks that a change has to pass; checks that cannot run here are listed with the reason'
 	@echo 'make kernels     run the tests that need parts which this kernel may not have, on the kernel of Debian in QEMU'
 	@echo 'make build       build the optimised programs: $(HAWSER), and beside it those that it starts'
@@ -126,10 +126,12 @@ codecs: build
 	@xtask/setup.sh codecs
 	@HAWSER_VMAF=$$(xtask/vmaf.sh) && export HAWSER_VMAF && $(HAWSER) lab run codecs
 
-# Only what it needs.
+# Only what it needs, and the page where it can be built.
 demo: setup
+	@if ! $(MAKE) --no-print-directory page; then web/build.sh --clean; echo 'demo: without a page to watch, only with a report'; fi
 	$(BUILD) --package hawser --package hawser-agent --package hawser-media --package hawser-lab
 	$(AS_ROOT) $(HAWSER) lab run table1 --case single/hd,replicate/hd,single/push,replicate/push --seconds 15 --attempts 1 --out target/lab/demo
+	@[ ! -e media/page/dist/licences.txt ] || $(AS_ROOT) $(HAWSER) lab demo
 
 # As with inferno.
 RIVAL := install moq-relay --version 0.17.10 --root target/tools --target-dir target/tools/build

@@ -2,6 +2,7 @@
 
 use crate::bench::Part;
 use crate::experiment::{Entry, Run};
+use crate::experiments::demo;
 use crate::report::{FILE_NAME as REPORT, Table};
 use crate::rivals::schemes;
 use crate::self_test::self_test;
@@ -32,6 +33,7 @@ enum Command {
     #[command(after_help = "Example: hawser lab list")]
     List,
     Run(RunArgs),
+    Demo(demo::Args),
     Selftest(SelftestArgs),
     Bench(BenchArgs),
     Tables(TablesArgs),
@@ -156,6 +158,7 @@ impl Args {
         match self.command {
             Command::List => list(),
             Command::Run(args) => run_experiment(args, hawser),
+            Command::Demo(args) => demo::run(&args, &hawser),
             Command::Selftest(args) => selftest(args),
             Command::Bench(args) => bench(args, &hawser),
             Command::Tables(args) => tables(&args),

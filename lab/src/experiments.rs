@@ -6,6 +6,7 @@ mod codecs;
 mod control;
 mod cross_traffic;
 mod dashcam;
+pub(crate) mod demo;
 mod faults;
 mod figures;
 mod five_paths;

@@ -5,5 +5,6 @@ pub mod certificates;
 mod decoders;
 mod ends;
 pub mod push;
+pub mod routes;
 pub mod stream;
 pub mod tunnel;

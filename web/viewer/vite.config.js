@@ -13,7 +13,7 @@ export default defineConfig({
         modulePreload: false,
         assetsInlineLimit: 0,
         reportCompressedSize: true,
-        rolldownOptions: { output },
+        rolldownOptions: { input: ["index.html", "demo.html"], output },
     },
     worker: { format: "es", rolldownOptions: { output } },
 });

@@ -1,6 +1,7 @@
 //! The tests that need the machine for themselves.
 
 mod cellfusion_live;
+mod demo;
 mod faults;
 mod relay;
 #[path = "../support/mod.rs"]

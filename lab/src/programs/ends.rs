@@ -8,7 +8,7 @@ use hawser_testbed::netns::Namespace;
 use hawser_testbed::process::Process;
 use hawser_testbed::topology::{Lab, Stop};
 use std::fs;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
@@ -40,6 +40,14 @@ impl<'a> Places<'a> {
         }
     }
 
+    /// The same, where the publisher listens at all addresses of the source.
+    pub fn anywhere_across(lab: &'a Lab) -> Self {
+        Places {
+            address: Ipv4Addr::UNSPECIFIED.into(),
+            ..Places::across(lab)
+        }
+    }
+
     /// The publisher at the other end of a lab, the viewer at its source.
     pub fn back(lab: &'a Lab) -> Self {
         Places {
@@ -60,7 +68,12 @@ impl<'a> Places<'a> {
 
     /// Returns the address at which the publisher listens.
     pub(super) fn address(&self) -> String {
-        SocketAddr::new(self.address, PORT).to_string()
+        Places::address_at(self.address)
+    }
+
+    /// Returns the address of a publisher at an address of its machine.
+    pub(super) fn address_at(address: IpAddr) -> String {
+        SocketAddr::new(address, PORT).to_string()
     }
 }
 
@@ -173,19 +186,34 @@ impl End {
     /// Waits until the process has written the first row of its table. The publisher has then opened
     /// its recording and captures, the viewer has received a frame.
     pub(super) fn await_rows(&mut self, table: &Path, stop: &Stop) -> Result<()> {
+        self.wait_for("no frame", stop, || {
+            let text = fs::read_to_string(table).ok()?;
+            (text.lines().count() > 1).then_some(())
+        })
+    }
+
+    /// Waits until `look` finds something. `missing` completes an error: the publisher "has ... within a minute".
+    pub(super) fn wait_for<T>(
+        &mut self,
+        missing: &str,
+        stop: &Stop,
+        look: impl Fn() -> Option<T>,
+    ) -> Result<T> {
         let deadline = Instant::now() + START_TIMEOUT;
-        while !fs::read_to_string(table).is_ok_and(|text| text.lines().count() > 1) {
+        loop {
+            if let Some(found) = look() {
+                return Ok(found);
+            }
             self.check_running()?;
             ensure!(!stop.requested(), "stopped");
             ensure!(
                 Instant::now() <= deadline,
-                "the {} has no frame within {START_TIMEOUT:?}: {}",
+                "the {} has {missing} within {START_TIMEOUT:?}: {}",
                 self.name,
                 last_log_line(&self.log)
             );
             thread::sleep(Duration::from_millis(5));
         }
-        Ok(())
     }
 
     /// Returns an error if the process has exited.

@@ -21,6 +21,11 @@ pub(crate) const FILES: &[File] = &[
         include_bytes!("../dist/index.js"),
     ),
     (
+        "element.js",
+        "text/javascript",
+        include_bytes!("../dist/element.js"),
+    ),
+    (
         "worker.js",
         "text/javascript",
         include_bytes!("../dist/worker.js"),
@@ -39,5 +44,24 @@ pub(crate) const FILES: &[File] = &[
         "decoder.wasm",
         "application/wasm",
         include_bytes!("../dist/decoder.wasm"),
+    ),
+];
+
+/// Those that only the page of the demonstration has.
+pub(crate) const DEMO_FILES: &[File] = &[
+    (
+        "demo.html",
+        "text/html; charset=utf-8",
+        include_bytes!("../dist/demo.html"),
+    ),
+    (
+        "demo.css",
+        "text/css; charset=utf-8",
+        include_bytes!("../dist/demo.css"),
+    ),
+    (
+        "demo.js",
+        "text/javascript",
+        include_bytes!("../dist/demo.js"),
     ),
 ];

@@ -14,15 +14,15 @@ pub use files::IS_BUILT;
 use axum::Router;
 use axum::extract::Request;
 use axum::http::header::{
-    CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HOST, HeaderName, REFERRER_POLICY,
-    X_CONTENT_TYPE_OPTIONS,
+    CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HOST, HeaderName, ORIGIN,
+    REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
 };
 use axum::http::uri::Authority;
 use axum::http::{StatusCode, Uri};
 use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use files::FILES;
+use files::{DEMO_FILES, FILES};
 use hawser_metrics::server;
 use serde::Serialize;
 use std::io;
@@ -50,32 +50,78 @@ pub fn serve_in_thread(
     address: SocketAddr,
     broadcasts: impl Fn() -> Vec<Broadcast> + Clone + Send + Sync + 'static,
 ) -> io::Result<SocketAddr> {
+    serve(address, router(&VIEWER, broadcasts, Router::new()))
+}
+
+/// Serves the page of the demonstration, which shows two broadcasts side by side, as [`serve_in_thread`] serves that of a
+/// viewer. `routes` answer the requests of its buttons.
+///
+/// # Errors
+/// As those of [`serve_in_thread`].
+pub fn serve_demo_in_thread(
+    address: SocketAddr,
+    broadcasts: impl Fn() -> Vec<Broadcast> + Clone + Send + Sync + 'static,
+    routes: Router,
+) -> io::Result<SocketAddr> {
+    serve(address, router(&DEMO, broadcasts, routes))
+}
+
+fn serve(address: SocketAddr, router: Router) -> io::Result<SocketAddr> {
     if !IS_BUILT {
         let message = "this program was built without the viewer's page: run `make page`, then build it again";
         return Err(io::Error::new(io::ErrorKind::Unsupported, message));
     }
-    server::serve_router_in_thread(address, "page", router(broadcasts))
+    server::serve_router_in_thread(address, "page", router)
 }
 
-fn router(broadcasts: impl Fn() -> Vec<Broadcast> + Clone + Send + Sync + 'static) -> Router {
+/// A page: the file at its root, and its files besides those of the viewer.
+struct Page {
+    root: &'static str,
+    files: &'static [File],
+}
+
+static VIEWER: Page = Page {
+    root: "index.html",
+    files: &[],
+};
+
+static DEMO: Page = Page {
+    root: "demo.html",
+    files: DEMO_FILES,
+};
+
+fn router(
+    page: &'static Page,
+    broadcasts: impl Fn() -> Vec<Broadcast> + Clone + Send + Sync + 'static,
+    routes: Router,
+) -> Router {
     let list = broadcasts.clone();
     let list = get(async move || answer(axum::Json(list()), &[]));
-    let file = async move |uri: Uri| match file(uri.path()) {
+    let file = async move |uri: Uri| match page.file(uri.path()) {
         Some(&(_, kind, bytes)) => answer(([(CONTENT_TYPE, kind)], bytes), &broadcasts()),
         None => StatusCode::NOT_FOUND.into_response(),
     };
-    let router = Router::new().route("/broadcasts.json", list).fallback(file);
-    router.layer(from_fn(refuse_other_hosts))
+    let router = routes.route("/broadcasts.json", list).fallback(file);
+    router.layer(from_fn(refuse_others))
 }
 
-/// Refuses requests for another host: a site whose name leads to this machine could read the list otherwise.
-async fn refuse_other_hosts(request: Request, next: Next) -> Response {
-    let host = request.headers().get(HOST);
-    let host = host.and_then(|host| host.to_str().ok());
-    match host.is_some_and(is_loopback) {
-        true => next.run(request).await,
-        false => StatusCode::MISDIRECTED_REQUEST.into_response(),
+async fn refuse_others(request: Request, next: Next) -> Response {
+    match refusal(&request) {
+        Some(status) => status.into_response(),
+        None => next.run(request).await,
     }
+}
+
+/// Returns why a request is refused. One for another host is: a site whose name leads to this machine could read the list
+/// otherwise. One that changes something is, unless it comes from a page of this host.
+fn refusal(request: &Request) -> Option<StatusCode> {
+    let header = |name| request.headers().get::<HeaderName>(name)?.to_str().ok();
+    let Some(host) = header(HOST).filter(|host| is_loopback(host)) else {
+        return Some(StatusCode::MISDIRECTED_REQUEST);
+    };
+    let origin = header(ORIGIN).and_then(|origin| origin.strip_prefix("http://"));
+    let is_foreign = !request.method().is_safe() && origin != Some(host);
+    is_foreign.then_some(StatusCode::FORBIDDEN)
 }
 
 /// Returns whether a host, with or without port, is a loopback address or `localhost`.
@@ -88,13 +134,16 @@ fn is_loopback(host: &str) -> bool {
     name == "localhost" || address.parse().is_ok_and(|ip: IpAddr| ip.is_loopback())
 }
 
-/// Returns the file at a path.
-fn file(path: &str) -> Option<&'static File> {
-    let name = match path.strip_prefix('/')? {
-        "" => "index.html",
-        name => name,
-    };
-    FILES.iter().find(|(known, ..)| *known == name)
+impl Page {
+    /// Returns the file at a path.
+    fn file(&self, path: &str) -> Option<&'static File> {
+        let name = match path.strip_prefix('/')? {
+            "" => self.root,
+            name => name,
+        };
+        let mut files = FILES.iter().chain(self.files);
+        files.find(|(known, ..)| *known == name)
+    }
 }
 
 /// Returns an answer with the headers that bind a browser: scripts are those of the page alone, and it connects to
@@ -118,6 +167,7 @@ fn answer(content: impl IntoResponse, broadcasts: &[Broadcast]) -> Response {
 mod tests {
     use super::*;
     use axum::body::{Body, to_bytes};
+    use axum::routing::post;
     use tower::ServiceExt;
 
     fn stage() -> Vec<Broadcast> {
@@ -135,7 +185,36 @@ mod tests {
     async fn request_of(host: &str, path: &str) -> Response {
         let request = axum::http::Request::get(path).header(HOST, host);
         let request = request.body(Body::empty()).unwrap();
-        router(stage).oneshot(request).await.unwrap()
+        let router = router(&VIEWER, stage, Router::new());
+        router.oneshot(request).await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn only_the_page_of_the_demonstration_presses_buttons() {
+        for (origin, status) in [
+            (Some("http://127.0.0.1:14780"), StatusCode::OK),
+            (Some("http://127.0.0.1:8000"), StatusCode::FORBIDDEN),
+            (Some("null"), StatusCode::FORBIDDEN),
+            (None, StatusCode::FORBIDDEN),
+        ] {
+            let mut request = axum::http::Request::post("/press").header(HOST, "127.0.0.1:14780");
+            if let Some(origin) = origin {
+                request = request.header(ORIGIN, origin);
+            }
+            let request = request.body(Body::empty()).unwrap();
+            let routes = Router::new().route("/press", post(async || ""));
+            let router = router(&DEMO, stage, routes);
+            let answer = router.oneshot(request).await.unwrap();
+            assert_eq!(answer.status(), status, "{origin:?}");
+        }
+    }
+
+    #[test]
+    fn each_page_has_its_own_root() {
+        let has_root = |page: &Page| page.file("/").map(|(name, ..)| *name);
+        assert_eq!(has_root(&VIEWER), IS_BUILT.then_some("index.html"));
+        assert_eq!(has_root(&DEMO), IS_BUILT.then_some("demo.html"));
+        assert!(VIEWER.file("/demo.js").is_none());
     }
 
     #[tokio::test]
