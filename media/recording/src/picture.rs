@@ -251,7 +251,7 @@ pub fn add_sound(video: &Path, sound: &Path) -> Result<(), PictureError> {
     let ffmpeg = process::spawn(command).map_err(program_error)?;
     let output = ffmpeg.wait_with_output().map_err(program_error)?;
     if !output.status.success() {
-        // What there is of it is of no use.
+        // A part of it is of no use.
         let _ = fs::remove_file(&both);
         let complaint = Line::of_output(&output.stderr).into_string();
         return Err(write_error(video, io::Error::other(complaint)));

@@ -156,7 +156,7 @@ impl SoundFile {
     /// Creates the file of sound that begins with this packet or, if the first frame was captured later, with that frame.
     fn create(path: &Path, frame: Instant, first: &SoundPacket) -> anyhow::Result<Self> {
         let late = first.captured.saturating_since(frame);
-        // What is missing at the beginning.
+        // The packets that are missing at the beginning.
         let places = late.as_nanos().div_ceil(PACKET.as_nanos());
         let places = u32::try_from(places).unwrap_or(u32::MAX);
         let begins = first.captured - PACKET.saturating_mul(places);

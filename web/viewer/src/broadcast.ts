@@ -17,7 +17,7 @@ export interface Catalog {
     tracks: { alias: number; epoch: number; layers: string[] }[];
 }
 
-/** What to do with what arrives. */
+/** The receiver of a broadcast. */
 export interface Handler {
     connected(version: string): void;
     catalog(catalog: Catalog): void;

@@ -3,7 +3,7 @@
 
 import { HawserView } from "./element";
 
-/** The disturbances, as `lab/src/experiments/demo/page.rs` takes them. */
+/** The disturbances, as `lab/src/experiments/demo/disturbances.rs` takes them. */
 type Disturbances = Record<string, boolean>;
 
 /** The time between two updates of the frame rates, in milliseconds. */

@@ -38,7 +38,7 @@ export class HawserView extends HTMLElement {
     static readonly observedAttributes = ["renderer"];
     /** The name of the broadcast; empty: the first of the list. */
     name = "";
-    /** What was shown in the newest second. */
+    /** The figures of the newest second. */
     figures: Figures | undefined;
     #worker: Worker | undefined;
     #stage = document.createElement("div");

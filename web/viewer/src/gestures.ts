@@ -1,4 +1,4 @@
-// What pointers and wheels mean: one finger or button walks around, two fingers, the other button or Shift pan, a pinch or a
+// Pointers and wheels: one finger or button walks around, two fingers, the other button or Shift pan, a pinch or a
 // wheel changes the distance.
 
 /** How the viewer moves. */

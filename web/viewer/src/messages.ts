@@ -3,7 +3,7 @@
 /** How pictures are drawn: `auto` is WebGL where a GPU does that, and WASM elsewhere. */
 export type Choice = "auto" | "webgl" | "wasm";
 
-/** What the worker needs to begin. */
+/** The worker begins with this. */
 export interface Start {
     /** The address of the list of broadcasts. */
     src: string;
@@ -28,7 +28,7 @@ export type ToWorker =
     | { kind: "reset" }
     | { kind: "pause"; isPaused: boolean };
 
-/** What was shown in the newest second. */
+/** The figures of the newest second. */
 export interface Figures {
     /** Frames that were shown in the second. */
     frames: number;

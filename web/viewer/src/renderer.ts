@@ -48,7 +48,7 @@ function webGlDevice(isSoftwareWanted: boolean): string | undefined {
 class Wasm implements Renderer {
     readonly kind = "wasm";
     readonly device = "the processor";
-    /** What a processor draws 30 times a second. */
+    /** A processor draws as many 30 times a second. */
     readonly maxPixels = 640 * 480;
     #decoder: Decoder;
     #canvas: OffscreenCanvas;
