@@ -35,6 +35,12 @@ cd web/viewer
 [ node_modules/.package-lock.json -nt package-lock.json ] || npm ci --no-fund --no-audit --loglevel error
 npm run --silent build
 
+bytes=$(cat ../../media/page/dist/*.* | gzip | wc -c)
+if [ "$bytes" -gt 600000 ]; then
+    echo "the page has $bytes bytes compressed; 600000 are allowed" >&2
+    exit 1
+fi
+
 # The licences of what the page contains.
 about='const { name, version, license } = require(`${process.argv[1]}/package.json`);
 if (!/^(MIT|0BSD|\(MIT OR Apache-2.0\))$/.test(license)) throw new Error(`${name}: the licence ${license} is not known`);
