@@ -1,11 +1,13 @@
 //! Serves pages of metrics over HTTP, and other pages with the same limits.
 
 use crate::{Metrics, page};
-use axum::Router;
+use axum::extract::ConnectInfo;
 use axum::http::header::CONTENT_TYPE;
+use axum::{Extension, Router};
 use hyper::server::conn::http1::Builder;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use socket2::SockRef;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,6 +29,9 @@ const HEAD_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The largest head of a request, in bytes. Bodies are not read.
 const MAX_HEAD_BYTES: usize = 16 * 1024;
+
+/// The bytes that wait in the kernel to be sent, from which on it takes no more.
+const UNSENT_BYTES: u32 = 64 * 1024;
 
 /// The pause after a failure to accept a connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -95,7 +100,8 @@ pub fn serve_in_thread<M: Metrics + 'static>(
     serve_router_in_thread(address, "metrics", router(prefix, figures))
 }
 
-/// Serves the answers of a router, with the limits of metrics: one request for each connection, and few connections. The
+/// Serves the answers of a router, with the limits of metrics: one request for each connection, and few connections. Requests
+/// have the client's address (`ConnectInfo`). A connection that is upgraded to another protocol is beyond these limits. The
 /// thread has the name of the content.
 ///
 /// # Errors
@@ -131,11 +137,11 @@ async fn accept(listener: TcpListener, router: Router, limit: Duration) {
     while let Ok(permit) = Arc::clone(&connections).acquire_owned().await {
         // `accept` fails if the connection was closed before, or if no file descriptor is left;
         // neither stops the server.
-        let Ok((stream, _)) = listener.accept().await else {
+        let Ok((stream, from)) = listener.accept().await else {
             tokio::time::sleep(ACCEPT_PAUSE).await;
             continue;
         };
-        let router = router.clone();
+        let router = router.clone().layer(Extension(ConnectInfo(from)));
         tokio::spawn(async move {
             // A client that is slow or disconnects gets no answer.
             let _ = timeout(limit, answer(stream, router)).await;
@@ -145,13 +151,18 @@ async fn accept(listener: TcpListener, router: Router, limit: Duration) {
 }
 
 async fn answer(stream: TcpStream, router: Router) {
+    // What is written on an upgraded connection leaves at once, and waits where a later part can still take its place.
+    // Without these options it is slower only.
+    let _ = stream.set_nodelay(true);
+    let _ = SockRef::from(&stream).set_tcp_notsent_lowat(UNSENT_BYTES);
     let mut http = Builder::new();
     http.timer(TokioTimer::new())
         .header_read_timeout(HEAD_TIMEOUT)
         .keep_alive(false)
         .max_buf_size(MAX_HEAD_BYTES);
     let service = TowerToHyperService::new(router);
-    if let Err(error) = http.serve_connection(TokioIo::new(stream), service).await {
+    let connection = http.serve_connection(TokioIo::new(stream), service);
+    if let Err(error) = connection.with_upgrades().await {
         tracing::debug!("cannot answer a request: {error}");
     }
 }

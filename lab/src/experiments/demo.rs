@@ -59,7 +59,7 @@ pub(crate) fn run(args: &Args, hawser: &Path) -> Result<()> {
     let wanted = Arc::new(Mutex::new(Disturbances::default()));
     let broadcasts = stage.broadcasts();
     let routes = buttons(Arc::clone(&wanted));
-    let page = hawser_page::serve_demo_in_thread(args.page, move || broadcasts.clone(), routes)?;
+    let page = hawser_page::serve_demo_in_thread(args.page, broadcasts, routes)?;
     let address = format!("http://{page}/#key={}", stage.secret()?);
     let lasts = seconds.is_some() || stdout().is_terminal();
     hawser_service::print(&announced(&address, lasts))?;

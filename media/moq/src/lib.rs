@@ -1,7 +1,8 @@
 //! Media over QUIC: the tracks of a broadcast for browsers (WebTransport) and other implementations (QUIC),
 //! beside a relay's own protocol. `docs/design/moq.md` describes the tracks, groups and objects.
 //!
-//! A [`Server`] has the sockets and the sessions, in a thread of its own. An [`Egress`] is given the objects
+//! A [`Server`] has the sockets and the sessions, in a thread of its own; through its [`Entrance`], the web server of a
+//! program brings browsers without WebTransport to it. An [`Egress`] is given the objects
 //! as they become whole; groups that a subscriber has not received when newer ones begin are dropped for it. An
 //! [`Ingest`] receives a broadcast from another server, or from a publisher that connects.
 //!
@@ -19,6 +20,7 @@ mod authorisation;
 mod catalog;
 mod certificate;
 mod egress;
+mod entrance;
 mod ingest;
 mod places;
 mod server;
@@ -28,6 +30,7 @@ mod trust;
 pub use authorisation::{InvalidToken, Token};
 pub use catalog::{Catalog, CatalogError, CatalogTrack, Contents};
 pub use egress::{Egress, EgressStats};
+pub use entrance::{Entrance, SocketClient};
 pub use ingest::{Ingest, IngestConfig, IngestSource, IngestStats, InvalidUrl, SourceUrl};
 pub use server::{Config, OpenError, Server, ServerStats, versions};
 pub use transport::{RecvStream, SendStream, Transport, TransportError};

@@ -43,6 +43,11 @@ impl Places {
         self.taken.lock().has_room(self.max, address)
     }
 
+    /// Returns the number of places that are taken.
+    pub(crate) fn taken(&self) -> usize {
+        self.taken.lock().all
+    }
+
     /// Takes a place for a client from this address, if there is one for it.
     pub(crate) fn take(self: &Arc<Self>, address: IpAddr) -> Option<Place> {
         let mut taken = self.taken.lock();

@@ -3,10 +3,13 @@
 use crate::authorisation::{Denied, Target, Token};
 use crate::certificate::{self, RECEIVE_WINDOW, RENEW_AGAIN};
 use crate::egress::Egress;
+use crate::entrance::Entrance;
 use crate::places::{Place, Places};
 use crate::transport::{ALPN, Asked, GroupTotals, Transport, alpn};
-use hawser_io::handshakes::{HandshakeSlots, TimeLimits};
+use hawser_io::handshakes::{HandshakeSlot, HandshakeSlots, TimeLimits};
 use hawser_tls::Identity;
+use moq_net::server::Handshake;
+use moq_net::transport::poll::{self, Boxable};
 use moq_net::{cache, origin, stats};
 use parking_lot::Mutex;
 use std::net::{IpAddr, SocketAddr};
@@ -15,7 +18,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use std::{fmt, io, thread};
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 use tokio::time::{sleep, timeout};
 use web_transport_proto::http::StatusCode;
 
@@ -40,9 +43,10 @@ pub struct Config {
 
 /// A server of Media over QUIC. Its sessions end when it is dropped.
 pub struct Server {
-    local: SocketAddr,
-    shared: Arc<Shared>,
+    entrance: Entrance,
     stop: Option<oneshot::Sender<()>>,
+    /// Ends the sessions that came through the entrance when it is dropped.
+    _open: watch::Sender<()>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -119,7 +123,7 @@ pub(crate) struct Listener {
 }
 
 /// The resources for new sessions.
-struct Admission {
+pub(crate) struct Admission {
     server: moq_net::Server,
     protocols: Vec<&'static str>,
     token: Option<Token>,
@@ -131,14 +135,14 @@ struct Admission {
 }
 
 /// The session of a client.
-struct Joined {
+pub(crate) struct Joined<T: poll::Session> {
     session: moq_net::Session,
-    driver: moq_net::Driver<Transport>,
+    driver: moq_net::Driver<T>,
     _place: Place,
 }
 
 /// A connection that becomes no session.
-enum Refusal {
+pub(crate) enum Refusal {
     Denied(Denied),
     Full,
     Failed(String),
@@ -199,7 +203,14 @@ impl Server {
         let listener = Listener::open(config, sessions, pool, RECEIVE_WINDOW);
         drop(entered);
         let listener = listener?;
-        let (local, shared) = (listener.local, listener.shared());
+        let (open, is_open) = watch::channel(());
+        let entrance = Entrance {
+            address: listener.local,
+            admission: Arc::clone(&listener.admission),
+            handshakes: Arc::clone(&listener.handshakes),
+            own_certificate: listener.own_certificate,
+            open: is_open,
+        };
         let (stop, stopped) = oneshot::channel();
         let thread = thread::Builder::new()
             .name("moq".to_owned())
@@ -211,9 +222,9 @@ impl Server {
             })
             .map_err(OpenError::Thread)?;
         let server = Server {
-            local,
-            shared,
+            entrance,
             stop: Some(stop),
+            _open: open,
             thread: Some(thread),
         };
         Ok((server, Egress::new(origin, name, cache_age)))
@@ -221,17 +232,27 @@ impl Server {
 
     /// Returns the address at which it listens.
     pub const fn local_address(&self) -> SocketAddr {
-        self.local
+        self.entrance.address()
     }
 
     /// Returns the fingerprint of the certificate: its SHA-256 digest, hexadecimal.
     pub fn fingerprint(&self) -> String {
-        self.shared.fingerprint()
+        self.entrance.fingerprint()
+    }
+
+    /// Returns its entrance, for a web server.
+    pub const fn entrance(&self) -> &Entrance {
+        &self.entrance
+    }
+
+    /// Returns whether there is a session.
+    pub fn is_watched(&self) -> bool {
+        self.entrance.admission.sessions.taken() > 0
     }
 
     /// Returns the counts.
     pub fn stats(&self) -> ServerStats {
-        self.shared.stats()
+        self.entrance.admission.shared.stats()
     }
 }
 
@@ -249,7 +270,7 @@ impl Drop for Server {
 impl fmt::Debug for Server {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Server")
-            .field("local", &self.local)
+            .field("local", &self.local_address())
             .field("stats", &self.stats())
             .finish_non_exhaustive()
     }
@@ -346,12 +367,7 @@ impl Listener {
     fn take(&self, incoming: noq::Incoming) {
         let (admission, from) = (Arc::clone(&self.admission), incoming.remote_address());
         let source = from.ip().to_canonical();
-        if !admission.sessions.has_room(source) {
-            admission.shared.full.fetch_add(1, Relaxed);
-            return incoming.refuse();
-        }
-        let Ok(slot) = self.handshakes.take(source) else {
-            admission.shared.handshakes.fetch_add(1, Relaxed);
+        let Some(slot) = admission.take_slot(&self.handshakes, from) else {
             return incoming.refuse();
         };
         let handshakes = Arc::clone(&self.handshakes);
@@ -360,42 +376,93 @@ impl Listener {
                 Ok(joined) => {
                     drop(slot);
                     handshakes.remember(source);
-                    return admission.serve(joined, from).await;
+                    return admission.serve(joined, from, "QUIC").await;
                 }
                 Err(refusal) => refusal,
             };
-            admission.shared.count(&refusal);
-            tracing::debug!(broadcast = admission.name, %from, "MoQ client refused: {refusal}");
+            admission.refuse(&refusal, from);
         });
     }
 }
 
 impl Admission {
+    /// Returns the name of the broadcast.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Returns the protocols (ALPN) of the versions of MoQ.
+    pub(crate) fn protocols(&self) -> &[&'static str] {
+        &self.protocols
+    }
+
+    pub(crate) const fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    /// Returns whether clients have to present a token.
+    pub(crate) const fn has_token(&self) -> bool {
+        self.token.is_some()
+    }
+
+    /// Takes a slot for the handshake of a client, unless there are too many handshakes or sessions.
+    pub(crate) fn take_slot(
+        &self,
+        handshakes: &Arc<HandshakeSlots>,
+        from: SocketAddr,
+    ) -> Option<HandshakeSlot> {
+        let source = from.ip().to_canonical();
+        if !self.sessions.has_room(source) {
+            self.shared.full.fetch_add(1, Relaxed);
+            return None;
+        }
+        let slot = handshakes.take(source).ok();
+        if slot.is_none() {
+            self.shared.handshakes.fetch_add(1, Relaxed);
+        }
+        slot
+    }
+
     /// Opens the session of a client that has the right token, within its time limits.
     async fn admit(
         &self,
         incoming: noq::Incoming,
         source: IpAddr,
         limits: TimeLimits,
-    ) -> Result<Joined, Refusal> {
-        let late = || Refusal::Failed("it did not end its handshake in time".to_owned());
+    ) -> Result<Joined<Transport>, Refusal> {
         let opened = async {
             let connection = timeout(limits.tls_handshake, incoming.into_future()).await;
-            self.open(connection.map_err(|_| late())??, source).await
+            self.open(connection.map_err(|_| Refusal::late())??, source)
+                .await
         };
         let opened = timeout(limits.first_message, opened).await;
-        opened.map_err(|_| late())?
+        opened.map_err(|_| Refusal::late())?
     }
 
-    /// Serves a client until it leaves.
-    async fn serve(&self, joined: Joined, from: SocketAddr) {
+    /// Serves a client until it leaves. `over` names its transport.
+    pub(crate) async fn serve<T: poll::Session>(
+        &self,
+        joined: Joined<T>,
+        from: SocketAddr,
+        over: &'static str,
+    ) {
         let version = joined.session.version();
-        tracing::info!(broadcast = self.name, %from, %version, "MoQ client joined");
+        tracing::info!(broadcast = self.name, %from, %version, over, "MoQ client joined");
         let ended = moq_net::time::run(joined.driver).await;
         tracing::info!(broadcast = self.name, %from, "MoQ client left: {ended}");
     }
 
-    async fn open(&self, connection: noq::Connection, source: IpAddr) -> Result<Joined, Refusal> {
+    /// Counts a client that becomes no session.
+    pub(crate) fn refuse(&self, refusal: &Refusal, from: SocketAddr) {
+        self.shared.count(refusal);
+        tracing::debug!(broadcast = self.name, %from, "MoQ client refused: {refusal}");
+    }
+
+    async fn open(
+        &self,
+        connection: noq::Connection,
+        source: IpAddr,
+    ) -> Result<Joined<Transport>, Refusal> {
         let (transport, target) = if alpn(&connection).as_deref() == Some(ALPN) {
             let asked = Asked::accept(connection).await?;
             let offered = asked.request.protocols.iter();
@@ -412,10 +479,7 @@ impl Admission {
             (Transport::raw(connection).ok_or_else(none)?, None)
         };
         let transport = transport.counting(&self.shared.groups);
-        let handshake = self
-            .server
-            .accept_request(Instant::now(), transport)
-            .await?;
+        let handshake = self.begin(transport).await?;
         let target = target.unwrap_or_else(|| handshake.path().to_owned());
         let token = handshake.token().map(|token| &token.value[..]);
         if let Err(denied) = Target::parse(&target).check(self.token.as_ref(), token) {
@@ -425,6 +489,31 @@ impl Admission {
             });
             return Err(Refusal::Denied(denied));
         }
+        self.join(handshake, source).await
+    }
+
+    /// Begins the session of a client.
+    pub(crate) async fn begin<T: Boxable>(&self, transport: T) -> Result<Handshake<T>, Refusal>
+    where
+        T::SendStream: Sync,
+        T::RecvStream: Sync,
+    {
+        Ok(self
+            .server
+            .accept_request(Instant::now(), transport)
+            .await?)
+    }
+
+    /// Opens the session of a client that may have one, if there is room.
+    pub(crate) async fn join<T: Boxable>(
+        &self,
+        handshake: Handshake<T>,
+        source: IpAddr,
+    ) -> Result<Joined<T>, Refusal>
+    where
+        T::SendStream: Sync,
+        T::RecvStream: Sync,
+    {
         let Some(place) = self.sessions.take(source) else {
             handshake.close(moq_net::Error::Cancel);
             return Err(Refusal::Full);
@@ -472,6 +561,11 @@ impl Shared {
         self.fingerprint.lock().clone()
     }
 
+    /// Returns the sums of the groups that are sent.
+    pub(crate) const fn groups(&self) -> &Arc<GroupTotals> {
+        &self.groups
+    }
+
     fn count(&self, refusal: &Refusal) {
         let counter = match refusal {
             Refusal::Full => &self.full,
@@ -507,6 +601,12 @@ impl Shared {
             unauthorised: self.unauthorised.load(Relaxed),
             failed: self.failed.load(Relaxed),
         }
+    }
+}
+
+impl Refusal {
+    pub(crate) fn late() -> Self {
+        Refusal::Failed("it did not end its handshake in time".to_owned())
     }
 }
 

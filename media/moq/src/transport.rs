@@ -1,8 +1,10 @@
-//! A QUIC connection as MoQ sees it, with or without WebTransport.
+//! A QUIC connection as MoQ sees it, with or without WebTransport, and a WebSocket.
 
 mod http;
+mod socket;
 
 pub(crate) use http::{ALPN, Asked};
+pub(crate) use socket::{Socket, choose};
 
 use bytes::Bytes;
 use hawser_units::Line;
@@ -92,6 +94,24 @@ pub enum TransportError {
     /// The peer does not speak HTTP/3 and WebTransport as it should.
     #[error("WebTransport: {0}")]
     Http(String),
+    /// The peer does not speak WebSocket and QMux as it should, or has left.
+    #[error("WebSocket: {0}")]
+    Socket(String),
+}
+
+impl Groups {
+    fn new(totals: &Arc<GroupTotals>) -> Self {
+        Groups {
+            has_begun: AtomicBool::new(false),
+            totals: Arc::clone(totals),
+        }
+    }
+
+    /// Returns the counts for the next stream, if it has a group.
+    fn next(&self) -> Option<Arc<GroupTotals>> {
+        let is_group = self.has_begun.swap(true, Relaxed);
+        is_group.then(|| Arc::clone(&self.totals))
+    }
 }
 
 type Operation<T> = Pin<Box<dyn Future<Output = Result<T, TransportError>> + Send>>;
@@ -123,12 +143,8 @@ impl Transport {
 
     /// Counts the groups that are sent.
     pub(crate) fn counting(self, totals: &Arc<GroupTotals>) -> Self {
-        let groups = Groups {
-            has_begun: AtomicBool::new(false),
-            totals: Arc::clone(totals),
-        };
         Transport {
-            groups: Some(Arc::new(groups)),
+            groups: Some(Arc::new(Groups::new(totals))),
             ..self
         }
     }
@@ -240,8 +256,7 @@ impl poll::Session for Transport {
                     http.begin_uni(&mut stream).await?;
                 }
                 let mut stream = SendStream::new(stream, http.is_some());
-                let groups = groups.filter(|groups| groups.has_begun.swap(true, Relaxed));
-                stream.group = groups.map(|groups| Arc::clone(&groups.totals));
+                stream.group = groups.and_then(|groups| groups.next());
                 Ok(stream)
             })
         })

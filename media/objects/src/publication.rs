@@ -17,7 +17,8 @@ pub use viewer_flow::ViewerStatus;
 
 use crate::encodings::Encodings;
 use crate::flow::FlowConfig;
-use crate::keys::{Seed, TrackSecret};
+use crate::keys::{AccessSecret, Seed, TrackSecret};
+use crate::object::SealedObject;
 use crate::packetiser::{Packetiser, PacketiserConfig};
 use crate::session::{Host, HostConfig, HostError, HostEvent, HostStats};
 use frame::CurrentFrame;
@@ -72,6 +73,8 @@ pub struct Publication {
     sound: Option<(u32, u32)>,
     /// The frame that was begun and has not ended.
     current: Option<CurrentFrame>,
+    /// The complete objects that were not taken yet, if somebody takes them.
+    complete: Option<VecDeque<SealedObject>>,
     events: VecDeque<PublicationEvent>,
 }
 
@@ -114,6 +117,7 @@ impl Publication {
             group: 0,
             sound,
             current: None,
+            complete: None,
             events: VecDeque::new(),
         };
         publication.announce_keys();
@@ -173,6 +177,33 @@ impl Publication {
             let session = *session;
             Some(PublicationEvent::Object { session, event })
         })
+    }
+
+    /// Keeps the complete objects from now on, for [`Publication::poll_object`].
+    pub fn keep_objects(&mut self) {
+        self.complete.get_or_insert_default();
+    }
+
+    /// Returns the next object that was sealed completely, for receivers without a session here.
+    pub fn poll_object(&mut self) -> Option<SealedObject> {
+        self.complete.as_mut()?.pop_front()
+    }
+
+    /// Returns the announcement with its authenticator.
+    pub fn announced(&self) -> &[u8] {
+        self.host.announced()
+    }
+
+    /// Returns the epoch of the key of each track, by alias.
+    pub fn epochs(&self) -> Vec<(u32, u16)> {
+        let epochs = self.packetisers.iter();
+        let epochs = epochs.map(|(alias, packetiser)| (*alias, packetiser.epoch()));
+        epochs.collect()
+    }
+
+    /// Returns the secret for relays.
+    pub const fn access(&self) -> &AccessSecret {
+        self.hop.access()
     }
 
     /// Returns when [`Publication::handle_timeout`] or [`Publication::poll_transmit`] is due.
@@ -281,9 +312,8 @@ impl Publication {
     }
 
     fn announce_keys(&mut self) {
-        let epochs = self.packetisers.iter();
-        let epochs = epochs.map(|(alias, packetiser)| (*alias, packetiser.epoch()));
-        self.host.set_keys(self.hop.hop.number, epochs.collect());
+        let epochs = self.epochs();
+        self.host.set_keys(self.hop.hop.number, epochs);
     }
 
     fn take_events(&mut self, now: Instant) {

@@ -59,13 +59,15 @@ impl Broadcast {
         }
     }
 
-    /// Returns the publication under a new secret, if the controller has replaced the secret.
+    /// Returns the publication under a new secret, and this, if the controller has replaced the secret.
     ///
     /// # Errors
     /// If this node may no longer publish.
-    pub(crate) fn poll_replaced(&self) -> anyhow::Result<Option<Publication>> {
-        let secret = self.keyring.poll()?;
-        secret.map(|secret| self.publication(&secret)).transpose()
+    pub(crate) fn poll_replaced(&self) -> anyhow::Result<Option<(Publication, Secret)>> {
+        let Some(secret) = self.keyring.poll()? else {
+            return Ok(None);
+        };
+        Ok(Some((self.publication(&secret)?, secret)))
     }
 
     /// Returns a publication without viewers.

@@ -19,6 +19,11 @@ pub mod pull;
 mod report;
 mod sound;
 mod ticks;
+#[cfg(feature = "moq")]
+mod web;
+#[cfg(not(feature = "moq"))]
+#[path = "without_web.rs"]
+mod web;
 
 pub use common::DEFAULT_PORT;
 pub use encode::{EncodedFrame, Encoders, payload};
@@ -45,6 +50,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::channel;
 use std::thread;
+use web::Web;
 
 /// Writes a new secret of a broadcast to a file that must not exist yet. Only the owner can read it.
 pub fn generate_secret(path: &Path) -> io::Result<()> {
@@ -76,8 +82,10 @@ impl Publisher {
     /// Opens the recording and the socket.
     ///
     /// # Errors
-    /// If the recording cannot be played with this codec, the address is not free, the key file is not
+    /// If the recording cannot be played with this codec, an address is not free, the key file is not
     /// valid, or the controller does not let this node publish.
+    ///
+    /// With a page ([`Config::web`]), its link is printed, which has the secret.
     pub fn open(config: &Config) -> anyhow::Result<Self> {
         let (keyring, secret) = Keyring::open(&config.key, TrackRole::Writer)?;
         let mut player = config
@@ -105,6 +113,10 @@ impl Publisher {
         }
         let broadcast = Broadcast::new(config, tracks, keyring, address, departure_times);
         let publication = broadcast.publication(&secret)?;
+        let web = config.web.map(Web::open).transpose()?;
+        if let Some(web) = &web {
+            web.print_link(&secret)?;
+        }
         let (messages, camera) = channel();
         let figures: Arc<Mutex<Figures>> = Arc::default();
         let metrics = config.metrics;
@@ -117,7 +129,7 @@ impl Publisher {
             socket,
             (broadcast, publication),
             camera,
-            figures,
+            (figures, web),
         )?;
         let playing: Arc<Playing> = Arc::default();
         let sound = sound.map(|sound| sound::Player {

@@ -8,6 +8,7 @@ use crate::log::StatsLog;
 use crate::metrics::Figures;
 use crate::report::{Captured, Sent};
 use crate::sound;
+use crate::web::Web;
 use anyhow::Context;
 use hawser_cloud::Pose;
 use hawser_codec::Codec;
@@ -57,6 +58,9 @@ pub(crate) struct Network {
     socket: UdpSocket,
     broadcast: Broadcast,
     publication: Publication,
+    web: Option<Web>,
+    /// The rate of the stream while only browsers watch.
+    web_rate: Bitrate,
     /// The datagram for which the kernel's buffer had no room.
     unsent: Option<Outgoing>,
     /// The kinds of errors of sending that have occurred.
@@ -81,15 +85,21 @@ impl Network {
         config: &Config,
         clock: SteadyClock,
         socket: UdpSocket,
-        (broadcast, publication): (Broadcast, Publication),
+        (broadcast, mut publication): (Broadcast, Publication),
         camera: Receiver<Message>,
-        figures: Option<Arc<Mutex<Figures>>>,
+        (figures, mut web): (Option<Arc<Mutex<Figures>>>, Option<Web>),
     ) -> anyhow::Result<Self> {
+        if let Some(web) = &mut web {
+            publication.keep_objects();
+            web.announce(&publication);
+        }
         Ok(Network {
             clock,
             socket,
             broadcast,
             publication,
+            web,
+            web_rate: config.bounds.initial(),
             unsent: None,
             send_errors: Kinds::default(),
             camera,
@@ -138,6 +148,9 @@ impl Network {
 
     fn serve(&mut self) -> anyhow::Result<()> {
         while self.take_frames()? {
+            if let Some(web) = &mut self.web {
+                web.take(self.clock.now(), &mut self.publication);
+            }
             self.take_secret()?;
             self.receive()?;
             self.publication.handle_timeout(self.clock.now());
@@ -207,9 +220,14 @@ impl Network {
     /// new sessions.
     fn take_secret(&mut self) -> anyhow::Result<()> {
         self.broadcast.announce(self.publication.viewers());
-        let Some(next) = self.broadcast.poll_replaced()? else {
+        let Some((mut next, secret)) = self.broadcast.poll_replaced()? else {
             return Ok(());
         };
+        if let Some(web) = &mut self.web {
+            next.keep_objects();
+            web.announce(&next);
+            web.print_link(&secret)?;
+        }
         self.end_sessions(Goodbye::Revoked);
         self.report.sessions_before += self.publication.host_stats();
         // The rest of a frame that has begun is not sent under the new secret.
@@ -401,14 +419,18 @@ impl Network {
 
     fn tell_camera(&self) {
         let mut demand = self.demand.lock();
+        let has_browsers = self.web.as_ref().is_some_and(Web::is_watched);
         let taken = if self.broadcast.has_sound() {
             sound::RATE.bps()
         } else {
             0
         };
         let target = self.publication.target(self.clock.now());
+        let target = target.or(has_browsers.then_some(self.web_rate));
         demand.target = target.map(|all| Bitrate::from_bps(all.bps().saturating_sub(taken)));
-        demand.pose = self.publication.pose().map(pose_in_mm);
+        // Each browser looks from where it wants to.
+        let pose = self.publication.pose().filter(|_| !has_browsers);
+        demand.pose = pose.map(pose_in_mm);
         demand.datagram = self.publication.datagram();
     }
 
@@ -416,7 +438,8 @@ impl Network {
         let stats = self.has_stats().then_some(self.next_stats);
         let due = self.publication.poll_timeout().into_iter().chain(stats);
         let left = due.min().map(|due| due.saturating_since(self.clock.now()));
-        left.map_or(SECRET_POLL, |left| left.min(SECRET_POLL))
+        let longest = self.web.as_ref().map_or(SECRET_POLL, |_| Web::POLL);
+        left.map_or(longest, |left| left.min(longest))
     }
 }
 
@@ -531,7 +554,7 @@ mod tests {
             let (_, camera) = channel();
             let clock = SteadyClock::start();
             let published = (broadcast, publication);
-            let network = Network::new(&config, clock, bind(), published, camera, figures);
+            let network = Network::new(&config, clock, bind(), published, camera, (figures, None));
             let secret = TrackSecret::new(*secret);
             let mut rig = Rig {
                 network: network.unwrap(),

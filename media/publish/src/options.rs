@@ -94,6 +94,15 @@ pub struct Args {
     /// Serve metrics over HTTP at this loopback address, for example 127.0.0.1:9479
     #[arg(long, value_name = "ADDRESS:PORT", value_parser = parse_loopback)]
     metrics: Option<SocketAddr>,
+    /// Serve a page at this loopback address with which browsers of this machine watch, for example 127.0.0.1:14780,
+    /// and print the link. It has the secret of the broadcast. While only browsers watch, the stream has the rate
+    /// --initial-rate
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    web: Option<SocketAddr>,
+    /// Serve the page for a local network: let --web be an address of it. It is plain HTTP: who can change packets there
+    /// can change the page, and get the secret
+    #[arg(long, requires = "web")]
+    web_plain_http: bool,
 }
 
 /// A codec of pushed frames.
@@ -146,6 +155,8 @@ pub struct Config {
     pub report_to: Option<PathBuf>,
     /// The loopback address at which metrics are served.
     pub metrics: Option<SocketAddr>,
+    /// The address at which the page for browsers is served, over plain HTTP.
+    pub web: Option<SocketAddr>,
 }
 
 impl Config {
@@ -170,6 +181,7 @@ impl Config {
             stats: None,
             report_to: None,
             metrics: None,
+            web: None,
         }
     }
 
@@ -205,6 +217,17 @@ impl Config {
             "--pace must not exceed the time from frame to frame: 1 / --fps, {:.1} ms",
             1000.0 / common.fps
         );
+        if let Some(web) = args.web {
+            ensure!(
+                web.ip().is_loopback() || args.web_plain_http,
+                "--web {web} is not a loopback address such as 127.0.0.1:14780: others could change the page on its way and get \
+                 the secret; --web-plain-http serves a network that is trusted"
+            );
+            ensure!(
+                !web.ip().is_unspecified(),
+                "--web {web} must be one address of this machine, which the link has"
+            );
+        }
         let interval = args.pace.map(|pace| Duration::from_millis(pace.into()));
         let key = args.key.source();
         let everywhere = SocketAddr::from((Ipv6Addr::UNSPECIFIED, DEFAULT_PORT));
@@ -226,6 +249,7 @@ impl Config {
             stats: args.stats,
             report_to: args.report_to,
             metrics: args.metrics,
+            web: args.web,
             ..defaults
         })
     }

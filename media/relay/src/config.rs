@@ -87,14 +87,6 @@ pub struct MoqConfig {
     pub clients: usize,
 }
 
-impl MoqConfig {
-    /// Returns whether the viewer's page can show the broadcast: without a token, by IPv4, as policies of pages have no
-    /// IPv6 addresses, and with a certificate that browsers take by its fingerprint.
-    pub const fn is_shown(&self) -> bool {
-        self.token.is_none() && self.listen.is_ipv4() && self.identity.is_none()
-    }
-}
-
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
@@ -107,7 +99,7 @@ struct File {
     /// A loopback address and port at which metrics are served.
     metrics: Option<Spanned<SocketAddr>>,
     /// A loopback address and port at which the page is served with which browsers of this machine watch the
-    /// broadcasts that have `[broadcast.moq]` at an IPv4 address, without `token` and `certificate`.
+    /// broadcasts that have `[broadcast.moq]`, also those with a `token`.
     web: Option<Spanned<SocketAddr>>,
     controller: Option<Spanned<FileController>>,
     broadcast: Spanned<Vec<FileBroadcast>>,
@@ -290,16 +282,12 @@ impl Config {
             }
             broadcasts.push(broadcast.parsed(source, controlled.as_ref())?);
         }
-        let is_shown = |of: &BroadcastConfig| of.moq.as_ref().is_some_and(MoqConfig::is_shown);
         if let Some(web) = &file.web {
-            let message = match (
-                web.get_ref().ip().is_loopback(),
-                broadcasts.iter().any(is_shown),
-            ) {
+            let is_loopback = web.get_ref().ip().is_loopback();
+            let has_shown = broadcasts.iter().any(|of| of.moq.is_some());
+            let message = match (is_loopback, has_shown) {
                 (true, true) => None,
-                (true, false) => Some(
-                    "web shows broadcasts with [broadcast.moq] at an IPv4 address, without token and certificate: there is none",
-                ),
+                (true, false) => Some("web shows broadcasts with [broadcast.moq]: there is none"),
                 (false, _) => Some(
                     "web is a loopback address such as 127.0.0.1:14780: the page is not protected",
                 ),
@@ -612,7 +600,7 @@ mod tests {
 
     #[cfg(feature = "moq")]
     #[test]
-    fn the_page_is_served_on_loopback_for_open_broadcasts() {
+    fn the_page_is_served_on_loopback_for_broadcasts_over_moq() {
         let with = |web: &str, lines: &str| parse(&format!("web = \"{web}\"\n{BROADCAST}{lines}"));
         let moq = "[broadcast.moq]\n";
         let config = with("127.0.0.1:14780", moq).unwrap();
@@ -620,16 +608,6 @@ mod tests {
         for (web, lines, message) in [
             ("192.0.2.9:14780", moq, "line 1: web is a loopback address"),
             ("127.0.0.1:14780", "", "there is none"),
-            (
-                "127.0.0.1:14780",
-                "[broadcast.moq]\ntoken = \"a\"",
-                "there is none",
-            ),
-            (
-                "127.0.0.1:14780",
-                "[broadcast.moq]\nlisten = \"[::1]:14754\"",
-                "there is none",
-            ),
         ] {
             let error = with(web, lines).unwrap_err();
             assert!(error.contains(message), "{error}");

@@ -5,7 +5,6 @@ mod ingest;
 pub(crate) use ingest::{MoqIngest, source};
 
 use crate::config::{BroadcastConfig, MoqConfig};
-use crate::metrics::LastStatus;
 use crate::status::{MoqStatus, counts};
 use anyhow::{Context, Result};
 use hawser_audience::{Broadcast, WholeObjects};
@@ -14,7 +13,6 @@ use hawser_moq::{Config, Contents, Egress, Server, Token};
 use hawser_tls::Identity;
 use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::Arc;
 
 /// The server of a broadcast, and the objects that it is given.
 pub(crate) struct Moq {
@@ -101,31 +99,16 @@ impl Moq {
     }
 }
 
-/// Serves the viewer's page, which shows the broadcasts with these names.
+/// Serves the viewer's page, which shows these broadcasts.
 ///
 /// # Errors
 /// If the page is not built or the address is not free.
-pub(crate) fn serve_page(
+pub(crate) fn serve_page<'a>(
     address: SocketAddr,
-    names: Vec<String>,
-    status: &LastStatus,
+    shown: impl Iterator<Item = &'a Moq>,
 ) -> Result<()> {
-    let status = Arc::clone(status);
-    let address = hawser_page::serve_in_thread(address, move || {
-        let status = status.lock();
-        let shown = status
-            .broadcasts
-            .iter()
-            .filter(|of| names.contains(&of.name));
-        let servers = shown.filter_map(|of| of.moq.as_ref());
-        let listed = servers.map(|moq| hawser_page::Broadcast {
-            name: moq.name.clone(),
-            url: format!("https://{}", moq.listen),
-            certificate_sha256: moq.certificate_sha256.clone(),
-        });
-        listed.collect()
-    })
-    .context("web")?;
+    let shown = shown.map(|moq| moq.server.entrance().clone());
+    let address = hawser_page::serve_in_thread(address, shown.collect()).context("web")?;
     tracing::info!(page = %format!("http://{address}/#key=SECRET"), "browsers of this machine are served");
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! The loop that serves the sockets.
 
-use crate::config::{BroadcastConfig, Config, MoqConfig, Upstream};
+use crate::config::{BroadcastConfig, Config, Upstream};
 use crate::forward::{BroadcastIndex, Forwarder, Outcomes};
 use crate::metrics::{self, LastStatus};
 use crate::moq::{self, Moq, MoqIngest};
@@ -121,19 +121,16 @@ impl<F: Forwarder> Server<F> {
         let relay = random_number()?;
         let relays = config.broadcasts.iter();
         let relays = relays.map(|broadcast| Relay::open(config, broadcast, relay));
-        let relays = relays.collect::<Result<_>>()?;
+        let relays: Vec<Relay> = relays.collect::<Result<_>>()?;
         let status = Status::new(&config.name, Outcomes::new(), Vec::new());
         let last_status = Arc::new(Mutex::new(status));
         if let Some(address) = config.metrics {
             metrics::serve(address, &last_status)?;
         }
         if let Some(address) = config.web {
-            let shown = config.broadcasts.iter();
-            let shown = shown.filter(|of| of.moq.as_ref().is_some_and(MoqConfig::is_shown));
             moq::serve_page(
                 address,
-                shown.map(|of| of.name.clone()).collect(),
-                &last_status,
+                relays.iter().filter_map(|relay| relay.moq.as_ref()),
             )?;
         }
         Ok(Server {

@@ -1,7 +1,6 @@
 //! Replaces Media over QUIC in a program that is built without it. Its configuration has no MoQ.
 
 use crate::config::BroadcastConfig;
-use crate::metrics::LastStatus;
 use crate::status::{MoqSourceStatus, MoqStatus};
 use anyhow::{Result, bail};
 use hawser_audience::Broadcast;
@@ -29,7 +28,7 @@ impl Moq {
     }
 }
 
-pub(crate) fn serve_page(_: SocketAddr, _: Vec<String>, _: &LastStatus) -> Result<()> {
+pub(crate) fn serve_page<'a>(_: SocketAddr, _: impl Iterator<Item = &'a Moq>) -> Result<()> {
     bail!("web: this program was built without MoQ")
 }
 

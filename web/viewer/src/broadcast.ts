@@ -1,14 +1,17 @@
 // A broadcast over MoQ: its catalog, and the objects of its tracks (docs/design/moq.md).
 
 import * as Moq from "@moq/net";
+import QMux from "@moq/qmux";
 
 /** An entry of the list of broadcasts. */
 export interface Source {
     name: string;
-    /** The address of the MoQ server. */
-    url: string;
+    /** The address of the MoQ server for WebTransport, if there is one. */
+    url: string | null;
     /** The fingerprint of its certificate, hexadecimal. */
-    certificate_sha256: string;
+    certificate_sha256: string | null;
+    /** The address for WebSockets, relative to the list, if there is one. */
+    socket: string | null;
 }
 
 /** The part of the catalog that the page uses. It believes nothing of it but the announcement, once that is verified. */
@@ -19,7 +22,8 @@ export interface Catalog {
 
 /** The receiver of a broadcast. */
 export interface Handler {
-    connected(version: string): void;
+    /** The version of MoQ, and the transport. */
+    connected(version: string, transport: "webtransport" | "websocket"): void;
     catalog(catalog: Catalog): void;
     object(payload: Uint8Array): void;
 }
@@ -33,13 +37,22 @@ const LATENCY_MAX = 300;
 /** The priority of the catalog and of the base; each higher layer has a lower one. */
 const HIGHEST = 100;
 
-/** Receives a broadcast until the session ends. */
-export async function receive(source: Source, handler: Handler): Promise<void> {
-    const session = await Moq.Connection.connect(new URL(source.url), {
-        webtransport: { serverCertificateHashes: [{ value: source.certificate_sha256 }] },
-        websocket: { enabled: false },
+/** The version of MoQ that is asked for where only a WebSocket is possible. */
+const VERSION = "moq-lite-05";
+
+/** The time that WebTransport has before a WebSocket is tried, in milliseconds. */
+const HEAD_START = 2000;
+
+/**
+ * Receives a broadcast until the session ends: by WebTransport, or by WebSocket where there is none or UDP does not pass. `list` is
+ * the address of the list that has the source.
+ */
+export async function receive(source: Source, list: string, handler: Handler): Promise<void> {
+    const session = await connect(source, list).catch((error) => {
+        // It has the reason of each transport.
+        throw error instanceof AggregateError ? new Error("The server does not answer.") : error;
     });
-    handler.connected(session.version);
+    handler.connected(session.version, session.transport);
     try {
         const broadcast = session.consume(Moq.Path.from(source.name));
         const subscribed = new Set<string>();
@@ -64,6 +77,20 @@ export async function receive(source: Source, handler: Handler): Promise<void> {
     } finally {
         session.close();
     }
+}
+
+async function connect({ url, certificate_sha256, socket }: Source, list: string): Promise<Moq.Connection.Established> {
+    const address = socket === null ? undefined : new URL(socket, list);
+    if (url === null || certificate_sha256 === null) {
+        if (!address) throw new Error("The server has no way in for a browser.");
+        const transport = new QMux(address, { protocols: [VERSION], versions: { [VERSION]: null } });
+        await transport.ready;
+        return Moq.Connection.connect(address, { transport });
+    }
+    return Moq.Connection.connect(new URL(url), {
+        webtransport: { serverCertificateHashes: [{ value: certificate_sha256 }] },
+        websocket: address && { url: address, delay: HEAD_START },
+    });
 }
 
 type Handle = (payload: Uint8Array) => void;

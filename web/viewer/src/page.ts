@@ -8,6 +8,9 @@ customElements.define("hawser-view", HawserView);
 const view = document.querySelector("hawser-view") as HawserView;
 const form = document.querySelector("form") as HTMLFormElement;
 
+// Loopback addresses are secure, too.
+(document.querySelector("[role=note]") as HTMLElement).hidden = isSecureContext;
+
 function watch(key: string): void {
     form.hidden = true;
     view.hidden = false;

@@ -11,6 +11,9 @@ const PAUSE = 1000;
 /** The time without a frame after which the viewer is told, in milliseconds. */
 const SILENCE = 3000;
 
+/** The names of transports. */
+const TRANSPORTS = { webtransport: "WebTransport", websocket: "WebSocket" };
+
 function tell(message: FromWorker): void {
     self.postMessage(message);
 }
@@ -56,11 +59,11 @@ class Viewer {
     async run(src: string, name: string): Promise<never> {
         for (;;) {
             try {
-                await receive(await choose(src, name), {
-                    connected: (version) => {
+                await receive(await choose(src, name), src, {
+                    connected: (version, transport) => {
                         // The keys of the tracks may have changed meanwhile: the next catalog opens the stream again.
                         this.#announcement = "";
-                        this.#transport = `${version}, WebTransport`;
+                        this.#transport = `${version}, ${TRANSPORTS[transport]}`;
                         this.#say("Connected. The page waits for a picture.");
                     },
                     catalog: (catalog) => this.#open(catalog),
@@ -216,13 +219,6 @@ async function start({ src, name, secret }: Start): Promise<Viewer | undefined> 
     const bytes = fromHex(secret);
     if (bytes?.length !== 32) {
         tell({ kind: "state", text: "A secret has 64 hexadecimal digits. The link is not complete." });
-        return undefined;
-    }
-    if (!("WebTransport" in self)) {
-        tell({
-            kind: "state",
-            text: "This browser has no WebTransport. Use a recent Chromium, Chrome, Edge or Firefox.",
-        });
         return undefined;
     }
     const { instance } = await WebAssembly.instantiateStreaming(fetch(new URL("decoder.wasm", location.href)));

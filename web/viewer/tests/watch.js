@@ -1,12 +1,13 @@
-// Watches a broadcast in the Chromium of the system: node watch.js ADDRESS FOLDER. Draws it in WASM and by WebGL. Fails if a
-// picture is blank or still, does not turn with the viewer, or is not that of the other renderer, or if a control cannot be
-// used. Leaves screenshots in the folder, and prints what the page measured.
+// Watches a broadcast in the Chromium of the system: node watch.js ADDRESS FOLDER [TRANSPORT]. Draws it in WASM and by WebGL.
+// Fails if a picture is blank or still, does not turn with the viewer, or is not that of the other renderer, or if a control
+// cannot be used. With a transport, such as `WebSocket`, draws in WASM only, and fails if the transport is another one. Leaves
+// screenshots in the folder, and prints what the page measured.
 
 import { existsSync, readFileSync } from "node:fs";
 import { chromium } from "playwright-core";
 import { check, isPerson, prepare, see, timeout } from "./picture.js";
 
-const [, , address, folder] = process.argv;
+const [, , address, folder, transport = ""] = process.argv;
 const PROGRAMS = ["/usr/bin/chromium", "/usr/bin/chromium-browser"];
 const WITHOUT_GPU = ["--disable-gpu"];
 /** WebGL on the processor. */
@@ -24,7 +25,7 @@ async function open(args, visit) {
     const errors = [];
     page.on("pageerror", (error) => errors.push(error.message));
     // A session that fails is asked for again, and Chromium reports it.
-    const isOfNetwork = (text) => /net::ERR|WebTransport/.test(text);
+    const isOfNetwork = (text) => /net::ERR|WebTransport|WebSocket/.test(text);
     page.on("console", (message) => {
         if (message.type() === "error" && !isOfNetwork(message.text())) errors.push(message.text());
     });
@@ -67,6 +68,14 @@ async function watch(page, renderer) {
     await page.screenshot({ path: `${folder}/${renderer}-turned.png` });
     await page.keyboard.press("0");
     console.log(await page.evaluate(() => document.querySelector("hawser-view").figures));
+}
+
+/** Looks at what the page says of the way to the server. */
+async function travel(page) {
+    const isBy = (transport) => document.querySelector("hawser-view").figures?.transport.endsWith(transport);
+    await page.waitForFunction(isBy, transport, { timeout });
+    const isSecure = await page.evaluate(() => isSecureContext);
+    check((await page.getByRole("note").isVisible()) !== isSecure, "only a page of plain HTTP says so");
 }
 
 /** Keeps the frame that is shown. */
@@ -176,17 +185,22 @@ async function watchWithoutSecret(page) {
 await open(WITHOUT_GPU, async (page, browser) => {
     await isDrawnBy(page, "wasm");
     await watch(page, "wasm");
-    await control(page);
-    await walk(page);
+    await travel(page);
+    if (transport === "") {
+        await control(page);
+        await walk(page);
+    }
     await watchWithoutSecret(await browser.newPage());
 });
-await open(SOFTWARE_WEBGL, async (page, browser) => {
-    // Software is not chosen.
-    await isDrawnBy(page, "wasm");
-    await draw(page, "webgl");
-    await watch(page, "webgl");
-    await compare(page);
-    await loseContext(browser);
-    await isDrawnBy(page, "wasm");
-    await see(page, "after the context was lost", isPerson);
-});
+if (transport === "") {
+    await open(SOFTWARE_WEBGL, async (page, browser) => {
+        // Software is not chosen.
+        await isDrawnBy(page, "wasm");
+        await draw(page, "webgl");
+        await watch(page, "webgl");
+        await compare(page);
+        await loseContext(browser);
+        await isDrawnBy(page, "wasm");
+        await see(page, "after the context was lost", isPerson);
+    });
+}

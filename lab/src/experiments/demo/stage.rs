@@ -80,8 +80,9 @@ impl Stage {
             let forwarder = Forwarder::start(lab.viewer(), served.listen)?;
             broadcasts.push(Broadcast {
                 name: served.name,
-                url: format!("https://{}", forwarder.address()),
-                certificate_sha256: served.certificate_sha256,
+                url: Some(format!("https://{}", forwarder.address())),
+                certificate_sha256: Some(served.certificate_sha256),
+                socket: None,
             });
             forwarders.push(forwarder);
         }

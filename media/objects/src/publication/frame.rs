@@ -74,6 +74,9 @@ impl Publication {
         self.announce_keys();
         self.shares.add(&objects);
         self.offer(now, &objects);
+        if let Some(complete) = &mut self.complete {
+            complete.extend(objects.iter().cloned());
+        }
         Ok(Published {
             group,
             size: objects.iter().map(SealedObject::size).sum(),
@@ -185,6 +188,9 @@ impl Publication {
         let mut objects = frame.objects.iter_mut();
         if let Some(object) = objects.find(|object| object.info.id == info.id) {
             object.packets.extend(packets);
+            if let Some(complete) = self.complete.as_mut().filter(|_| slice.ends_layer) {
+                complete.push_back(object.clone());
+            }
         }
         Ok(())
     }

@@ -25,6 +25,10 @@ impl HopKey {
         }
     }
 
+    pub(super) const fn access(&self) -> &AccessSecret {
+        &self.access
+    }
+
     /// Counts packets that were tagged.
     pub(super) fn count(&mut self, packets: usize) {
         self.tagged += packets as u64;

@@ -94,6 +94,8 @@ struct World {
     expected: BTreeMap<ObjectId, Expected>,
     published: usize,
     refused: usize,
+    /// The objects that were taken besides those of viewers.
+    taken: usize,
 }
 
 impl World {
@@ -102,6 +104,7 @@ impl World {
         let mut publication = publication(CAPACITY, Box::new(control));
         publication.config.flow.sender.rule = rule;
         publication.config.flow.spread = spread;
+        publication.keep_objects();
         let mut world = World {
             now: Instant::ZERO + Duration::from_secs(10),
             publication,
@@ -113,6 +116,7 @@ impl World {
             expected: BTreeMap::new(),
             published: 0,
             refused: 0,
+            taken: 0,
         };
         world.pass(TICK * 10);
         assert_eq!(world.publication.viewers(), 1);
@@ -280,6 +284,12 @@ impl World {
                 expected.is_received = true;
             }
         }
+        while let Some(object) = self.publication.poll_object() {
+            let expected = &self.expected[&object.info.id];
+            assert_eq!(object.size(), ByteSize(expected.sealed));
+            assert!(expected.is_complete);
+            self.taken += 1;
+        }
         while let Some(event) = self.publication.poll_event() {
             let PublicationEvent::Object { event, .. } = event else {
                 continue;
@@ -337,6 +347,8 @@ fn check(operations: &[Operation], rule: Rule, spread: Spread) -> World {
     assert_eq!((status.in_flight, status.waiting), Default::default());
     let flow = &world.publication.viewers.values().next().unwrap().flow;
     assert_eq!(flow.sender().buffered(), ByteSize(0));
+    let complete = world.expected.values().filter(|object| object.is_complete);
+    assert_eq!(world.taken, complete.count());
     for (id, object) in &world.expected {
         let is_whole = object.is_delivered && object.is_complete && !object.is_late;
         assert!(!is_whole || object.is_received, "{id:?}");

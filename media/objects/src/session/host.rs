@@ -115,6 +115,11 @@ impl Host {
         }
     }
 
+    /// Returns the publisher's announcement with its authenticator.
+    pub fn announced(&self) -> &[u8] {
+        &self.config.announcement
+    }
+
     /// Sets the numbers of the keys in use, for viewers that join and for the next status.
     /// `epochs` is ascending by alias.
     pub fn set_keys(&mut self, hop: u16, epochs: Vec<(u32, u16)>) {
