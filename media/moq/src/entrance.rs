@@ -1,6 +1,6 @@
 //! The entrance of a server for the clients of a web server beside it: browsers.
 
-use crate::server::{Admission, Refusal};
+use crate::admission::{Admission, Refusal};
 use crate::transport::{Socket, choose};
 use hawser_io::handshakes::{HandshakeSlot, HandshakeSlots};
 use qmux::ws::tungstenite::handshake::server::create_response;

@@ -7,8 +7,9 @@ mod source;
 
 pub use client::{InvalidUrl, SourceUrl};
 
+use crate::admission::{ServerStats, Shared as ServerShared};
 use crate::certificate::SOURCE_WINDOW;
-use crate::server::{Config, Listener, OpenError, ServerStats, Shared as ServerShared};
+use crate::server::{Config, Listener, OpenError};
 use crate::trust::Trust;
 use feed::{Feed, FeedConfig, FeedStats, ObjectError};
 use hawser_objects::{AccessSecret, Seed};

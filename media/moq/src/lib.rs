@@ -16,6 +16,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod admission;
 mod authorisation;
 mod catalog;
 mod certificate;
@@ -27,11 +28,12 @@ mod server;
 mod transport;
 mod trust;
 
+pub use admission::ServerStats;
 pub use authorisation::{InvalidToken, Token};
 pub use catalog::{Catalog, CatalogError, CatalogTrack, Contents};
 pub use egress::{Egress, EgressStats};
 pub use entrance::{Entrance, SocketClient};
 pub use ingest::{Ingest, IngestConfig, IngestSource, IngestStats, InvalidUrl, SourceUrl};
-pub use server::{Config, OpenError, Server, ServerStats, versions};
+pub use server::{Config, OpenError, Server, versions};
 pub use transport::{RecvStream, SendStream, Transport, TransportError};
 pub use trust::Trust;
