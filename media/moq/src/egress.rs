@@ -75,7 +75,8 @@ const MAX_OPEN: usize = 256;
 /// The priority of the catalog. In moq-net, higher ones are more urgent.
 const CATALOG_PRIORITY: u8 = 255;
 
-/// The priority of bases. Each layer's is lower.
+/// The priority of sound, and of bases. Each layer's is lower.
+const SOUND_PRIORITY: u8 = 201;
 const BASE_PRIORITY: u8 = 200;
 
 impl Egress {
@@ -183,7 +184,11 @@ impl OnAir {
                     Some(entry) => entry,
                     None => {
                         let name = track_name(track.alias, layer);
-                        let info = info(BASE_PRIORITY - layer);
+                        let of_base = match track.is_sound() {
+                            true => SOUND_PRIORITY,
+                            false => BASE_PRIORITY,
+                        };
+                        let info = info(of_base - layer);
                         Track::new(self.broadcast.create_track(name, info)?)
                     }
                 };

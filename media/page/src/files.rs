@@ -36,6 +36,11 @@ pub(crate) const FILES: &[File] = &[
         include_bytes!("../dist/webgl.js"),
     ),
     (
+        "playback.js",
+        "text/javascript",
+        include_bytes!("../dist/playback.js"),
+    ),
+    (
         "licences.txt",
         "text/plain; charset=utf-8",
         include_bytes!("../dist/licences.txt"),

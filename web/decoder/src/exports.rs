@@ -6,7 +6,7 @@
     reason = "a name that a page can call is an unsafe attribute; nothing here dereferences a pointer"
 )]
 
-use crate::{Part, Stage, Stream};
+use crate::{Part, SoundPacket, Stage, Stream};
 use hawser_objects::TrackSecret;
 use hawser_units::Instant;
 use std::cell::RefCell;
@@ -19,6 +19,10 @@ struct Page {
     stage: Option<Stage>,
     /// The arrival of the newest frame that was decoded.
     arrived: Option<Instant>,
+    /// Its capture.
+    captured_ms: Option<f64>,
+    /// The packet of sound that was taken last.
+    sound: Option<SoundPacket>,
     /// Where the parts of the newest frame are, for a GPU: see [`place`].
     places: Vec<[usize; 6]>,
     matrix: crate::Matrix,
@@ -90,6 +94,7 @@ extern "C" fn decode(now: f64) -> bool {
         };
         stage.show(decoded.frames);
         page.arrived = decoded.arrived;
+        page.captured_ms = decoded.captured_ms;
         true
     })
 }
@@ -198,6 +203,46 @@ fn place(part: Part<'_>) -> [usize; 6] {
 #[unsafe(no_mangle)]
 extern "C" fn arrived() -> f64 {
     with(|page| page.arrived.map_or(0.0, |at| at.as_nanos() as f64 / 1e6))
+}
+
+/// Returns the capture of the newest frame that was decoded, in milliseconds of the publisher's clock since any instant, or 0.
+#[unsafe(no_mangle)]
+extern "C" fn captured() -> f64 {
+    with(|page| page.captured_ms.unwrap_or_default())
+}
+
+/// Takes the next packet of sound. Returns its length, or 0 if there is none.
+#[unsafe(no_mangle)]
+extern "C" fn sound() -> usize {
+    with(|page| {
+        page.sound = page.stream.as_mut().and_then(Stream::poll_sound);
+        page.sound.as_ref().map_or(0, |packet| packet.bytes.len())
+    })
+}
+
+/// Returns the place of the packet of sound that was taken.
+#[unsafe(no_mangle)]
+extern "C" fn sound_bytes() -> *const u8 {
+    with(|page| {
+        let packet = page.sound.as_ref();
+        packet.map_or(std::ptr::null(), |packet| packet.bytes.as_ptr())
+    })
+}
+
+/// Returns the number of the packet of sound that was taken.
+#[unsafe(no_mangle)]
+extern "C" fn sound_number() -> f64 {
+    with(|page| {
+        page.sound
+            .as_ref()
+            .map_or(0.0, |packet| packet.number.into())
+    })
+}
+
+/// Returns the capture of its first sample, as [`captured`] that of a frame.
+#[unsafe(no_mangle)]
+extern "C" fn sound_captured() -> f64 {
+    with(|page| page.sound.as_ref().map_or(0.0, |packet| packet.captured_ms))
 }
 
 /// Returns the number of packets that were refused.

@@ -7,10 +7,12 @@
 mod exports;
 mod gpu;
 mod orbit;
+mod sound;
 mod stage;
 mod stream;
 
 pub use gpu::{Matrix, Part};
 pub use orbit::Orbit;
+pub use sound::SoundPacket;
 pub use stage::Stage;
 pub use stream::{Counts, Decoded, OpenError, Stream};

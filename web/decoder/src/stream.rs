@@ -1,3 +1,5 @@
+use crate::SoundPacket;
+use crate::sound::{PublisherClock, Sound};
 use hawser_codec::{Codec, Damage, Frame, FrameDecoder, PartialCloud, TrackJob, decode_frames};
 use hawser_objects::{
     Encodings, FrameAssembler, FrameConfig, ReceivedFrame, Receiver, ReceiverConfig, TrackSecret,
@@ -28,6 +30,10 @@ pub struct Stream {
     hop: Hop,
     receiver: Receiver,
     assembler: FrameAssembler,
+    /// The lifetime of frames.
+    lifetime: Duration,
+    sound: Sound,
+    clock: PublisherClock,
     /// The codec of each track, by alias; `None`: one that is not known.
     codecs: BTreeMap<u32, Option<Codec>>,
     decoders: Decoders,
@@ -54,6 +60,8 @@ pub struct Decoded {
     pub frames: Vec<Frame>,
     /// The arrival of its first packet.
     pub arrived: Option<Instant>,
+    /// Its capture, in milliseconds of the clock that [`SoundPacket`] also has.
+    pub captured_ms: Option<f64>,
 }
 
 /// The reason not to open a stream.
@@ -97,11 +105,15 @@ impl Stream {
             announcement: announced,
         };
         let config = ReceiverConfig::default();
+        let frames = frames_of(&announcement);
         let tracks = announcement.tracks.iter();
         Ok(Stream {
             hop: secret.access().hop(&HOP_SALT, accept.status.hop),
             receiver: Receiver::new(config, secret, &announcement, &accept),
-            assembler: FrameAssembler::new(frames_of(&announcement)),
+            lifetime: frames.lifetime,
+            assembler: FrameAssembler::new(frames),
+            sound: Sound::of(&announcement),
+            clock: PublisherClock::default(),
             codecs: tracks
                 .map(|track| (track.alias, Codec::from_tag(track.codec)))
                 .collect(),
@@ -135,12 +147,20 @@ impl Stream {
             Ok(frames) => Some(Decoded {
                 frames,
                 arrived: frame.first_arrival,
+                captured_ms: frame
+                    .deadline
+                    .map(|deadline| self.clock.captured_ms(deadline, self.lifetime)),
             }),
             Err(_) => {
                 self.counts.damaged += 1;
                 None
             }
         }
+    }
+
+    /// Takes the next packet of sound that has arrived.
+    pub fn poll_sound(&mut self) -> Option<SoundPacket> {
+        self.sound.poll()
     }
 
     /// Returns the numbers of what was not shown.
@@ -150,7 +170,9 @@ impl Stream {
 
     fn assemble(&mut self, now: Instant) {
         while let Some(event) = self.receiver.poll_event() {
-            self.assembler.handle_event(now, event);
+            if !self.sound.take(&event, &mut self.clock) {
+                self.assembler.handle_event(now, event);
+            }
         }
         self.assembler.handle_timeout(now);
         while let Some(frame) = self.assembler.poll_frame() {
@@ -160,9 +182,10 @@ impl Stream {
     }
 }
 
-/// Returns the frames of all tracks and layers.
+/// Returns the frames of all tracks and layers of pictures.
 fn frames_of(announcement: &Announcement) -> FrameConfig {
     let tracks = announcement.tracks.iter();
+    let tracks = tracks.filter(|track| !track.is_sound());
     let timings = { tracks.clone() }.filter_map(|track| TrackTiming::parse(&track.parameters));
     FrameConfig {
         selected: tracks.map(|track| (track.alias, track.layers)).collect(),

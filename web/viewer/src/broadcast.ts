@@ -17,7 +17,7 @@ export interface Source {
 /** The part of the catalog that the page uses. It believes nothing of it but the announcement, once that is verified. */
 export interface Catalog {
     announcement: string;
-    tracks: { alias: number; epoch: number; layers: string[] }[];
+    tracks: { alias: number; codec: number; epoch: number; layers: string[] }[];
 }
 
 /** The receiver of a broadcast. */
@@ -34,8 +34,11 @@ const CATALOG = "hawser.json";
 /** The time after which a group is of no use any more, in milliseconds. */
 const LATENCY_MAX = 300;
 
-/** The priority of the catalog and of the base; each higher layer has a lower one. */
+/** The priority of the catalog and of the base; each higher layer has a lower one, and sound a higher one. */
 const HIGHEST = 100;
+
+/** The codec of sound; the codecs of pictures have lower numbers. */
+export const OPUS = 128;
 
 /** The version of MoQ that is asked for where only a WebSocket is possible. */
 const VERSION = "moq-lite-05";
@@ -59,12 +62,12 @@ export async function receive(source: Source, list: string, handler: Handler): P
         const { promise: failed, reject: fail } = Promise.withResolvers<never>();
         const take = (catalog: Catalog): void => {
             handler.catalog(catalog);
-            for (const { layers } of catalog.tracks) {
+            for (const { codec, layers } of catalog.tracks) {
                 for (const [layer, track] of layers.entries()) {
                     if (subscribed.has(track)) continue;
                     subscribed.add(track);
                     const objects = broadcast.subscribe(track, {
-                        priority: HIGHEST - layer,
+                        priority: codec === OPUS ? HIGHEST + 1 : HIGHEST - layer,
                         latencyMax: LATENCY_MAX,
                     });
                     eachFrame(objects, (payload) => handler.object(payload), fail).catch(fail);

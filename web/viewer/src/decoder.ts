@@ -1,5 +1,7 @@
 // The decoder in WASM: web/decoder/src/exports.rs.
 
+import type { SoundPacket } from "./sound";
+
 interface Exports {
     memory: WebAssembly.Memory;
     input(length: number): number;
@@ -15,6 +17,11 @@ interface Exports {
     part(number: number): number;
     matrix(part: number): number;
     arrived(): number;
+    captured(): number;
+    sound(): number;
+    sound_bytes(): number;
+    sound_number(): number;
+    sound_captured(): number;
     refused(): number;
     passed_over(): number;
     damaged(): number;
@@ -147,6 +154,20 @@ export class Decoder {
     /** The arrival of the newest decoded frame. */
     get arrived(): number {
         return this.#wasm.arrived();
+    }
+
+    /** The capture of the newest decoded frame, in milliseconds of the publisher's clock since any instant. */
+    get captured(): number {
+        return this.#wasm.captured();
+    }
+
+    /** Takes the next packet of sound; `undefined` if there is none. */
+    takeSound(): SoundPacket | undefined {
+        const length = this.#wasm.sound();
+        if (length === 0) return undefined;
+        const at = this.#wasm.sound_bytes();
+        const bytes = new Uint8Array(this.#wasm.memory.buffer as ArrayBuffer, at, length).slice();
+        return { number: this.#wasm.sound_number(), captured: this.#wasm.sound_captured(), bytes };
     }
 
     get refused(): number {

@@ -4,6 +4,7 @@
 import { follow, type Motion } from "./gestures";
 import type { Choice, Figures, FromWorker, ToWorker } from "./messages";
 import { Overlay } from "./overlay";
+import { Sound } from "./sound";
 
 /** The turn, the step as a share of the picture's width and the factor of the distance for each key. */
 const KEY_TURN = 0.1;
@@ -26,13 +27,14 @@ pre { position: absolute; inset: 0.5rem auto auto 0.5rem; margin: 0; padding: 0.
     justify-content: center; pointer-events: none; }
 button { font: inherit; font-size: 0.85rem; color: #eee; background: #000a; border: 1px solid #fff4; border-radius: 0.3rem;
     padding: 0.2rem 0.7rem; cursor: pointer; pointer-events: auto; }
+button[hidden] { display: none; }
 button:hover { background: #333; }
 button[aria-pressed=true] { background: #eee; color: #111; }
 `;
 
 const LABEL = "Live picture in three dimensions";
 const KEYS =
-    "Arrows walk around, with Shift they pan. Plus and minus change the distance. Keys of buttons: P, 0, S, I and F.";
+    "Arrows walk around, with Shift they pan. Plus and minus change the distance. Keys of buttons: P, 0, S, I, F and M.";
 
 export class HawserView extends HTMLElement {
     static readonly observedAttributes = ["renderer"];
@@ -46,6 +48,8 @@ export class HawserView extends HTMLElement {
     #overlay = new Overlay();
     #actions = new Map<string, () => void>();
     #isPaused = false;
+    /** The sound, which is off at first: browsers play none before one has touched the page. */
+    readonly sound = new Sound((on) => this.#send({ kind: "listen", on }));
 
     constructor() {
         super();
@@ -66,6 +70,7 @@ export class HawserView extends HTMLElement {
 
     disconnectedCallback(): void {
         this.#worker?.terminate();
+        this.sound.end();
     }
 
     attributeChangedCallback(): void {
@@ -111,12 +116,13 @@ export class HawserView extends HTMLElement {
     }
 
     #take(message: FromWorker): void {
+        if (this.sound.take(message)) return;
         if (message.kind === "state") this.#state.textContent = message.text;
         // A context that was taken away may be taken away again.
         if (message.kind === "lost") this.#draw("wasm");
         if (message.kind === "figures") {
             this.figures = message.figures;
-            this.#overlay.show(message.figures);
+            this.#overlay.show(message.figures, this.sound.lines);
         }
     }
 
@@ -155,6 +161,8 @@ export class HawserView extends HTMLElement {
                 document.fullscreenElement ? document.exitFullscreen() : this.requestFullscreen(),
             );
         }
+        this.#actions.set("m", () => this.sound.toggle());
+        group.append(this.sound.button);
         return group;
     }
 

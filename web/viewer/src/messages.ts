@@ -1,5 +1,7 @@
 // The messages between the element and its worker.
 
+import type { SoundPacket } from "./sound";
+
 /** How pictures are drawn: `auto` is WebGL where a GPU does that, and WASM elsewhere. */
 export type Choice = "auto" | "webgl" | "wasm";
 
@@ -26,7 +28,9 @@ export type ToWorker =
     | { kind: "pan"; right: number; up: number }
     | { kind: "dolly"; factor: number }
     | { kind: "reset" }
-    | { kind: "pause"; isPaused: boolean };
+    | { kind: "pause"; isPaused: boolean }
+    /** Whether packets of sound, and the times of frames, are wanted. */
+    | { kind: "listen"; on: boolean };
 
 /** The figures of the newest second. */
 export interface Figures {
@@ -60,4 +64,13 @@ export type FromWorker =
     | { kind: "state"; text: string }
     | { kind: "figures"; figures: Figures }
     /** The canvas does not show pictures any more. */
-    | { kind: "lost" };
+    | { kind: "lost" }
+    | OfSound;
+
+/** A message of the worker to the sound. */
+export type OfSound =
+    /** Whether the broadcast has sound. */
+    | { kind: "sounds"; has: boolean }
+    | { kind: "sound"; packet: SoundPacket }
+    /** A frame of this capture was shown, at a time in milliseconds since 1970 by the browser's steady clock. */
+    | { kind: "shown"; captured: number; at: number };

@@ -20,7 +20,8 @@ export class Overlay {
         this.element.hidden = true;
     }
 
-    show(figures: Figures): void {
+    /** Shows the figures, and lines on other things. */
+    show(figures: Figures, lines: string[]): void {
         this.#gaps = [...this.#gaps, figures.gapMs].slice(-SECONDS);
         const { frames, decodeMs, drawMs, delayMs, bits, passedOver, damaged, refused, transport, renderer } = figures;
         this.element.textContent = [
@@ -29,6 +30,7 @@ export class Overlay {
             `${passedOver} frames passed over, ${damaged} damaged, ${refused} packets refused`,
             `stalls ${this.#gaps.map(bar).join("")}, longest ${Math.max(...this.#gaps).toFixed(0)} ms`,
             `${renderer === "webgl" ? "WebGL" : "WASM"} on ${figures.device}; ${transport || "not connected"}`,
+            ...lines,
         ].join("\n");
     }
 }

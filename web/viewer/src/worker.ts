@@ -1,6 +1,6 @@
 // The worker: receives a broadcast, has the decoder open and decode it, and a renderer show its pictures on the canvas.
 
-import { type Catalog, receive, type Source } from "./broadcast";
+import { type Catalog, OPUS, receive, type Source } from "./broadcast";
 import { Decoder } from "./decoder";
 import type { Choice, FromWorker, Start, ToWorker } from "./messages";
 import { createRenderer, type Renderer } from "./renderer";
@@ -40,6 +40,7 @@ class Viewer {
     #isDue = false;
     /** Whether the renderer does not have the frame. */
     #isNew = false;
+    #listens = false;
     #shown = performance.now();
     #total = 0;
     #second = { ...NOTHING };
@@ -70,6 +71,7 @@ class Viewer {
                     object: (payload) => {
                         this.#second.bits += 8 * payload.length;
                         this.#decoder.take(performance.now(), payload);
+                        this.#takeSound();
                     },
                 });
                 this.#say("The connection has ended. The page connects again.");
@@ -139,12 +141,23 @@ class Viewer {
         this.#shown = performance.now();
     }
 
+    listen(on: boolean): void {
+        this.#listens = on;
+    }
+
+    #takeSound(): void {
+        for (let packet = this.#decoder.takeSound(); packet; packet = this.#decoder.takeSound()) {
+            if (this.#listens) self.postMessage({ kind: "sound", packet }, { transfer: [packet.bytes.buffer] });
+        }
+    }
+
     /** Begins with a publisher, unless it is the one before. */
     #open({ announcement, tracks }: Catalog): void {
         const bytes = fromHex(announcement);
         if (announcement === this.#announcement || !bytes) return;
         if (this.#decoder.open(this.#secret, tracks, bytes)) {
             this.#announcement = announcement;
+            tell({ kind: "sounds", has: tracks.some(({ codec }) => codec === OPUS) });
         } else {
             this.#say("The secret is not that of this broadcast. Open the link that its publisher has now.");
         }
@@ -171,6 +184,9 @@ class Viewer {
         second.frames += 1;
         second.decodeMs += decoded - began;
         second.delayMs = Math.max(second.delayMs, drawn - this.#decoder.arrived);
+        if (this.#listens) {
+            tell({ kind: "shown", captured: this.#decoder.captured, at: performance.timeOrigin + drawn });
+        }
     }
 
     #tellFigures(): void {
@@ -246,4 +262,5 @@ addEventListener("message", async ({ data }: MessageEvent<ToWorker>) => {
     if (data.kind === "dolly") own?.dolly(data.factor);
     if (data.kind === "reset") own?.reset();
     if (data.kind === "pause") own?.pause(data.isPaused);
+    if (data.kind === "listen") own?.listen(data.on);
 });

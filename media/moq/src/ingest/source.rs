@@ -66,6 +66,7 @@ pub(super) struct Source {
 #[derive(Clone)]
 struct Track {
     id: (u32, u8),
+    priority: u8,
     taken: Sender<Taken>,
     stats: Arc<Mutex<SourceStats>>,
 }
@@ -83,8 +84,9 @@ const OBJECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// The pause before a track is requested again.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// The priority of the catalog and of bases. In moq-net, higher ones are more urgent.
+/// The priority of the catalog, of sound and of bases. In moq-net, higher ones are more urgent.
 const CATALOG_PRIORITY: u8 = 255;
+const SOUND_PRIORITY: u8 = 201;
 const BASE_PRIORITY: u8 = 200;
 
 impl Source {
@@ -143,8 +145,13 @@ impl Source {
             for layer in 0..track.layers {
                 let id = (track.alias, layer);
                 let task = before.remove(&id).unwrap_or_else(|| {
+                    let of_base = match track.is_sound() {
+                        true => SOUND_PRIORITY,
+                        false => BASE_PRIORITY,
+                    };
                     let track = Track {
                         id,
+                        priority: of_base - layer,
                         taken: self.taken.clone(),
                         stats: Arc::clone(&self.stats),
                     };
@@ -165,8 +172,7 @@ impl Track {
         let (alias, layer) = self.id;
         let name = track_name(alias, layer);
         loop {
-            let priority = BASE_PRIORITY - layer;
-            let outcome = match subscribe(&broadcast, &name, priority).await {
+            let outcome = match subscribe(&broadcast, &name, self.priority).await {
                 Ok(track) => self.take_groups(track).await,
                 Err(error) => Err(error),
             };

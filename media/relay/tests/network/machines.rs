@@ -375,6 +375,29 @@ impl Machines {
         self.watch_at(scope, viewer, (place, address), None, stop)
     }
 
+    /// Starts a viewer that saves what it gets in a directory named as it is, and ends when `stop` is set.
+    pub(crate) fn watch_and_save<'s>(
+        &'s self,
+        scope: &'s Scope<'s, '_>,
+        viewer: &str,
+        place: Place,
+        stop: &'s AtomicBool,
+    ) -> ScopedJoinHandle<'s, Summary> {
+        let address = self.address(self.relays.len() - 1);
+        let config = hawser_view::Config {
+            save: Some(self.path(viewer)),
+            ..self.viewer_config(viewer, address)
+        };
+        self.watch_with(scope, place, config, stop)
+    }
+
+    fn viewer_config(&self, viewer: &str, address: String) -> hawser_view::Config {
+        hawser_view::Config {
+            timeline: Some(self.timeline(viewer)),
+            ..hawser_view::Config::new(address, self.path("media.key"))
+        }
+    }
+
     fn watch_at<'s>(
         &'s self,
         scope: &'s Scope<'s, '_>,
@@ -384,10 +407,19 @@ impl Machines {
         stop: &'s AtomicBool,
     ) -> ScopedJoinHandle<'s, Summary> {
         let config = hawser_view::Config {
-            timeline: Some(self.timeline(viewer)),
             poses,
-            ..hawser_view::Config::new(address, self.path("media.key"))
+            ..self.viewer_config(viewer, address)
         };
+        self.watch_with(scope, place, config, stop)
+    }
+
+    fn watch_with<'s>(
+        &'s self,
+        scope: &'s Scope<'s, '_>,
+        place: Place,
+        config: hawser_view::Config,
+        stop: &'s AtomicBool,
+    ) -> ScopedJoinHandle<'s, Summary> {
         scope.spawn(move || {
             let namespace = match place {
                 Place::Near => &self.viewers,

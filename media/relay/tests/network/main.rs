@@ -1,9 +1,12 @@
 //! A publisher, relays and viewers in network namespaces.
 
+#[path = "../../../view/tests/support/clap.rs"]
+mod clap;
 mod machines;
 mod moq;
 mod page;
 mod process;
+mod sound;
 
 use hawser_relay::status::{Counts, Status, Subscriber};
 use hawser_testbed::process::Process;
