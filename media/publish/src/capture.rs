@@ -3,8 +3,8 @@
 use crate::Config;
 use crate::encode::{Encoders, Sizes, TrackSlice, payload};
 use crate::log::FrameLog;
+use crate::playing::Leading;
 use crate::report::Captured;
-use crate::sound::Leading;
 use crate::ticks::Ticks;
 use hawser_cloud::Pose;
 use hawser_io::clock::SteadyClock;

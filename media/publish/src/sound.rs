@@ -1,10 +1,10 @@
 //! The sound: packets at the times of the pictures that are played with them.
 
 use crate::capture::{Message, WakeOnDrop};
+use crate::playing::{Playing, seconds};
 use hawser_io::clock::SteadyClock;
 use hawser_recording::{PACKET, Sound, SoundPacket};
 use hawser_units::{Bitrate, Instant};
-use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::thread;
@@ -26,43 +26,6 @@ const DRIFT_S: f64 = 0.000_02;
 
 /// The lateness from which on a packet is left out.
 const TOO_LATE: Duration = Duration::from_millis(100);
-
-/// The place of the pictures that are played, for the sound.
-#[derive(Debug, Default)]
-pub(crate) struct Playing(Mutex<State>);
-
-#[derive(Debug, Default)]
-struct State {
-    /// When the newest picture was captured, and its time in the recording, in seconds.
-    newest: Option<(Instant, f64)>,
-    is_over: bool,
-}
-
-impl Playing {
-    /// Records that a picture of a time of the recording, in seconds, was captured.
-    pub(crate) fn set(&self, captured: Instant, time_s: f64) {
-        self.0.lock().newest = Some((captured, time_s));
-    }
-
-    fn is_over(&self) -> bool {
-        self.0.lock().is_over
-    }
-
-    /// Returns the time of our clock in seconds at which the recording was at its beginning, or would have been.
-    fn beginning_s(&self) -> Option<f64> {
-        let (captured, time_s) = self.0.lock().newest?;
-        Some(seconds(captured) - time_s)
-    }
-}
-
-/// The pictures, which the sound follows. It ends with them, however they end.
-pub(crate) struct Leading(pub(crate) Arc<Playing>);
-
-impl Drop for Leading {
-    fn drop(&mut self) {
-        self.0.0.lock().is_over = true;
-    }
-}
 
 /// The thread of the sound.
 pub(crate) struct Player {
@@ -170,10 +133,6 @@ impl Beginning {
         self.at_s = Some(at_s);
         at_s
     }
-}
-
-fn seconds(at: Instant) -> f64 {
-    at.as_nanos() as f64 / 1e9
 }
 
 #[cfg(test)]
