@@ -12,9 +12,12 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use std::{io, thread};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::ServerConfig;
 
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
@@ -76,7 +79,8 @@ pub async fn serve<M: Metrics + 'static>(
     figures: impl Fn() -> M + Clone + Send + Sync + 'static,
 ) -> io::Result<()> {
     let listener = bind(address, "metrics").await?;
-    tokio::spawn(accept(listener, router(prefix, figures), REQUEST_TIMEOUT));
+    let router = router(prefix, figures);
+    tokio::spawn(accept(listener, router, None, REQUEST_TIMEOUT));
     Ok(())
 }
 
@@ -97,12 +101,12 @@ pub fn serve_in_thread<M: Metrics + 'static>(
     prefix: &'static str,
     figures: impl Fn() -> M + Clone + Send + Sync + 'static,
 ) -> io::Result<SocketAddr> {
-    serve_router_in_thread(address, "metrics", router(prefix, figures))
+    serve_router_in_thread(address, "metrics", router(prefix, figures), None)
 }
 
 /// Serves the answers of a router, with the limits of metrics: one request for each connection, and few connections. Requests
 /// have the client's address (`ConnectInfo`). A connection that is upgraded to another protocol is beyond these limits. The
-/// thread has the name of the content.
+/// thread has the name of the content. With `tls`, it is HTTPS.
 ///
 /// # Errors
 /// As those of [`serve_in_thread`].
@@ -110,13 +114,15 @@ pub fn serve_router_in_thread(
     address: SocketAddr,
     content: &'static str,
     router: Router,
+    tls: Option<Arc<ServerConfig>>,
 ) -> io::Result<SocketAddr> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
     let listener = runtime.block_on(bind(address, content))?;
     let address = listener.local_addr()?;
-    let accept = accept(listener, router, REQUEST_TIMEOUT);
+    let tls = tls.map(TlsAcceptor::from);
+    let accept = accept(listener, router, tls, REQUEST_TIMEOUT);
     thread::Builder::new()
         .name(content.to_owned())
         .spawn(move || runtime.block_on(accept))?;
@@ -132,7 +138,7 @@ fn router<M: Metrics + 'static>(
 }
 
 /// Accepts connections and closes each after its request, or after `limit`.
-async fn accept(listener: TcpListener, router: Router, limit: Duration) {
+async fn accept(listener: TcpListener, router: Router, tls: Option<TlsAcceptor>, limit: Duration) {
     let connections = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     while let Ok(permit) = Arc::clone(&connections).acquire_owned().await {
         // `accept` fails if the connection was closed before, or if no file descriptor is left;
@@ -142,19 +148,30 @@ async fn accept(listener: TcpListener, router: Router, limit: Duration) {
             continue;
         };
         let router = router.clone().layer(Extension(ConnectInfo(from)));
+        let tls = tls.clone();
         tokio::spawn(async move {
             // A client that is slow or disconnects gets no answer.
-            let _ = timeout(limit, answer(stream, router)).await;
+            let _ = timeout(limit, serve_client(stream, router, tls)).await;
             drop(permit);
         });
     }
 }
 
-async fn answer(stream: TcpStream, router: Router) {
+async fn serve_client(stream: TcpStream, router: Router, tls: Option<TlsAcceptor>) {
     // What is written on an upgraded connection leaves at once, and waits where a later part can still take its place.
     // Without these options it is slower only.
     let _ = stream.set_nodelay(true);
     let _ = SockRef::from(&stream).set_tcp_notsent_lowat(UNSENT_BYTES);
+    let Some(tls) = tls else {
+        return answer(stream, router).await;
+    };
+    match tls.accept(stream).await {
+        Ok(stream) => answer(stream, router).await,
+        Err(error) => tracing::debug!("no handshake of TLS: {error}"),
+    }
+}
+
+async fn answer(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, router: Router) {
     let mut http = Builder::new();
     http.timer(TokioTimer::new())
         .header_read_timeout(HEAD_TIMEOUT)
@@ -181,7 +198,7 @@ mod tests {
     async fn server(router: Router, limit: Duration) -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        tokio::spawn(accept(listener, router, limit));
+        tokio::spawn(accept(listener, router, None, limit));
         address
     }
 

@@ -1,9 +1,10 @@
 use crate::Error;
 use rustls::pki_types::CertificateDer;
 use sha2::{Digest, Sha256};
+use std::fmt::Display;
 use std::time::{Duration, SystemTime};
 use time::OffsetDateTime;
-use x509_parser::prelude::{ASN1Time, FromDer, X509Certificate};
+use x509_parser::prelude::{ASN1Time, FromDer, GeneralName, X509Certificate};
 
 /// The subject of a certificate, with its period of validity.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,6 +54,24 @@ impl Subject {
             )
         })
     }
+}
+
+/// Returns the first host name that a certificate is for; `None` if it is for none, or for all of a domain, only.
+///
+/// # Errors
+/// If it is not X.509.
+pub fn host_name(certificate: &CertificateDer<'_>) -> Result<Option<String>, Error> {
+    let wrong = |error: &dyn Display| Error::Certificate(error.to_string());
+    let (_, certificate) = X509Certificate::from_der(certificate).map_err(|error| wrong(&error))?;
+    let names = certificate.subject_alternative_name();
+    let names = names.map_err(|error| wrong(&error))?;
+    let mut names = names
+        .into_iter()
+        .flat_map(|names| &names.value.general_names);
+    Ok(names.find_map(|name| match name {
+        GeneralName::DNSName(name) if !name.starts_with('*') => Some((*name).to_owned()),
+        _ => None,
+    }))
 }
 
 /// Returns a time as people read it, UTC.

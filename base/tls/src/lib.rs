@@ -10,7 +10,7 @@
 mod certificate;
 mod verifier;
 
-pub use certificate::{Subject, digest};
+pub use certificate::{Subject, digest, host_name};
 pub use verifier::{ServerVerifier, UndatedClients};
 
 use rustls::crypto::{CryptoProvider, ring};

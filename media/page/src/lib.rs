@@ -27,8 +27,10 @@ use axum::routing::get;
 use files::{DEMO_FILES, FILES};
 use hawser_metrics::server;
 use hawser_moq::Entrance;
+use hawser_tls::{Identity, host_name, provider};
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
+use rustls::ServerConfig;
 use serde::Serialize;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -38,18 +40,18 @@ use zeroize::Zeroizing;
 /// A file of the page: its name, its type and its bytes.
 type File = (&'static str, &'static str, &'static [u8]);
 
-/// A page: the file at its root, and its files besides those of the viewer.
-struct Page {
+/// The files of a page: the one at its root, and those besides the viewer's.
+struct Content {
     root: &'static str,
     files: &'static [File],
 }
 
-static VIEWER: Page = Page {
+static VIEWER: Content = Content {
     root: "index.html",
     files: &[],
 };
 
-static DEMO: Page = Page {
+static DEMO: Content = Content {
     root: "demo.html",
     files: DEMO_FILES,
 };
@@ -104,53 +106,94 @@ impl Broadcasts for Arc<[Broadcast]> {
     }
 }
 
-/// Serves the page at an address, in a thread of its own, with the broadcasts of these MoQ servers: their objects, which are
-/// encrypted, to everyone who reaches the address. Returns the address, whose port is a free one if that of `address` is 0.
-///
-/// It is served over plain HTTP. Who can change it on its way can have it give away the secret that is in its link, so `address`
-/// is a loopback address, or one of a network whose members may have the secret. There, browsers have no WebTransport.
-///
-/// # Errors
-/// If the page is not built, the address is in use or not one of this machine, or no thread can be started.
-pub fn serve_in_thread(address: SocketAddr, broadcasts: Vec<Entrance>) -> io::Result<SocketAddr> {
-    let broadcasts: Arc<[Entrance]> = broadcasts.into();
-    serve(
-        address,
-        router(&VIEWER, address.ip(), broadcasts, Router::new()),
-    )
+/// A page that is served.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Page {
+    /// The address at which it is served.
+    pub address: SocketAddr,
+    /// The scheme and the host of its links.
+    origin: String,
+}
+
+impl Page {
+    /// Serves the page at an address, in a thread of its own, with the broadcasts of these MoQ servers: their objects, which
+    /// are encrypted, to everyone who reaches the address. If its port is 0, it gets a free one.
+    ///
+    /// Without an identity, it is served over plain HTTP. Who can change it on its way can have it give away the secret that
+    /// is in its link, so `address` is a loopback address, or one of a network whose members may have the secret. There,
+    /// browsers have no WebTransport.
+    ///
+    /// # Errors
+    /// If the page is not built, the address is in use or not one of this machine, the identity cannot be used, or no thread
+    /// can be started.
+    pub fn serve_in_thread(
+        address: SocketAddr,
+        identity: Option<&Identity>,
+        broadcasts: Vec<Entrance>,
+    ) -> io::Result<Self> {
+        let tls = identity.map(tls).transpose().map_err(io::Error::other)?;
+        let (tls, name) = tls.unzip();
+        // The certificate has browsers find out where a name leads.
+        let served = tls.is_none().then_some(address.ip());
+        let broadcasts: Arc<[Entrance]> = broadcasts.into();
+        let router = router(&VIEWER, served, broadcasts, Router::new());
+        let address = serve(address, router, tls)?;
+        let origin = match name {
+            None => format!("http://{address}"),
+            Some(None) => format!("https://{address}"),
+            Some(Some(name)) => format!("https://{name}:{}", address.port()),
+        };
+        Ok(Page { address, origin })
+    }
+
+    /// Returns the link to a broadcast. Its secret is in the fragment, which browsers do not send.
+    pub fn link(&self, name: &str, secret: &[u8; 32]) -> Zeroizing<String> {
+        let key = Zeroizing::new(hex::encode(secret));
+        Zeroizing::new(format!("{}/#name={name}&key={}", self.origin, *key))
+    }
 }
 
 /// Serves the page of the demonstration, which shows two broadcasts side by side, at a loopback address, in a thread of its
 /// own. `routes` answer the requests of its buttons.
 ///
 /// # Errors
-/// As those of [`serve_in_thread`].
+/// As those of [`Page::serve_in_thread`].
 pub fn serve_demo_in_thread(
     address: SocketAddr,
     broadcasts: Vec<Broadcast>,
     routes: Router,
 ) -> io::Result<SocketAddr> {
     let broadcasts: Arc<[Broadcast]> = broadcasts.into();
-    serve(address, router(&DEMO, address.ip(), broadcasts, routes))
+    let router = router(&DEMO, Some(address.ip()), broadcasts, routes);
+    serve(address, router, None)
 }
 
-fn serve(address: SocketAddr, router: Router) -> io::Result<SocketAddr> {
+fn serve(
+    address: SocketAddr,
+    router: Router,
+    tls: Option<Arc<ServerConfig>>,
+) -> io::Result<SocketAddr> {
     if !IS_BUILT {
         let message = "this program was built without the viewer's page: run `make page`, then build it again";
         return Err(io::Error::new(io::ErrorKind::Unsupported, message));
     }
-    server::serve_router_in_thread(address, "page", router)
+    server::serve_router_in_thread(address, "page", router, tls)
 }
 
-/// Returns the link to a broadcast on a page. Its secret is in the fragment, which browsers do not send.
-pub fn link(page: SocketAddr, name: &str, secret: &[u8; 32]) -> Zeroizing<String> {
-    let key = Zeroizing::new(hex::encode(secret));
-    Zeroizing::new(format!("http://{page}/#name={name}&key={}", *key))
+/// Returns the configuration of a server with an identity, and the host name that its certificate has.
+fn tls(identity: &Identity) -> Result<(Arc<ServerConfig>, Option<String>), hawser_tls::Error> {
+    let chain = identity.chain();
+    let name = chain.first().map(host_name).transpose()?.flatten();
+    let config = ServerConfig::builder_with_provider(provider())
+        .with_safe_default_protocol_versions()?
+        .with_no_client_auth()
+        .with_single_cert(chain, identity.key())?;
+    Ok((Arc::new(config), name))
 }
 
 fn router(
-    page: &'static Page,
-    served: IpAddr,
+    content: &'static Content,
+    served: Option<IpAddr>,
     broadcasts: impl Broadcasts,
     routes: Router,
 ) -> Router {
@@ -166,7 +209,7 @@ fn router(
             }
         },
     );
-    let file = async move |uri: Uri| match page.file(uri.path()) {
+    let file = async move |uri: Uri| match content.file(uri.path()) {
         Some(&(_, kind, bytes)) => answer(([(CONTENT_TYPE, kind)], bytes), &broadcasts.list()),
         None => StatusCode::NOT_FOUND.into_response(),
     };
@@ -208,19 +251,23 @@ fn is_of_same_origin(headers: &HeaderMap) -> bool {
     origin.is_some_and(|(_, authority)| text(HOST) == Some(authority))
 }
 
-async fn refuse_others(State(served): State<IpAddr>, request: Request, next: Next) -> Response {
+async fn refuse_others(
+    State(served): State<Option<IpAddr>>,
+    request: Request,
+    next: Next,
+) -> Response {
     match refusal(served, &request) {
         Some(status) => status.into_response(),
         None => next.run(request).await,
     }
 }
 
-/// Returns why a request is refused. One for another host is: a site whose name leads to this machine could read the list
-/// otherwise. One that changes something is, unless it comes from a page of this host.
-fn refusal(served: IpAddr, request: &Request) -> Option<StatusCode> {
+/// Returns why a request is refused. One for another host than `served`, if there is one, is: a site whose name leads to this
+/// machine could read the list otherwise. One that changes something is, unless it comes from a page of this host.
+fn refusal(served: Option<IpAddr>, request: &Request) -> Option<StatusCode> {
     let host = request.headers().get(HOST);
     let host = host.and_then(|host| host.to_str().ok());
-    if !host.is_some_and(|host| is_host(host, served)) {
+    if !host.is_some_and(|host| served.is_none_or(|served| is_host(host, served))) {
         return Some(StatusCode::MISDIRECTED_REQUEST);
     }
     let is_foreign = !request.method().is_safe() && !is_of_same_origin(request.headers());
@@ -240,7 +287,7 @@ fn is_host(host: &str, served: IpAddr) -> bool {
     address == Some(served) || served.is_loopback() && is_own
 }
 
-impl Page {
+impl Content {
     /// Returns the file at a path.
     fn file(&self, path: &str) -> Option<&'static File> {
         let name = match path.strip_prefix('/')? {
@@ -295,7 +342,12 @@ mod tests {
 
     fn viewer(of: &Server) -> Router {
         let broadcasts: Arc<[Entrance]> = [of.entrance().clone()].into();
-        router(&VIEWER, [127, 0, 0, 1].into(), broadcasts, Router::new())
+        router(
+            &VIEWER,
+            Some([127, 0, 0, 1].into()),
+            broadcasts,
+            Router::new(),
+        )
     }
 
     #[tokio::test]
@@ -327,7 +379,7 @@ mod tests {
             let request = request.body(Body::empty()).unwrap();
             let routes = Router::new().route("/press", post(async || ""));
             let broadcasts: Arc<[Broadcast]> = [].into();
-            let router = router(&DEMO, [127, 0, 0, 1].into(), broadcasts, routes);
+            let router = router(&DEMO, Some([127, 0, 0, 1].into()), broadcasts, routes);
             let answer = router.oneshot(request).await.unwrap();
             assert_eq!(answer.status(), status, "{origin:?}");
         }
@@ -335,7 +387,7 @@ mod tests {
 
     #[test]
     fn each_page_has_its_own_root() {
-        let has_root = |page: &Page| page.file("/").map(|(name, ..)| *name);
+        let has_root = |content: &Content| content.file("/").map(|(name, ..)| *name);
         assert_eq!(has_root(&VIEWER), IS_BUILT.then_some("index.html"));
         assert_eq!(has_root(&DEMO), IS_BUILT.then_some("demo.html"));
         assert!(VIEWER.file("/demo.js").is_none());
@@ -415,8 +467,11 @@ mod tests {
 
     #[test]
     fn a_link_has_its_secret_in_the_fragment() {
-        let link = link("127.0.0.1:14780".parse().unwrap(), "live", &[0xab; 32]);
+        let page = Page {
+            address: "127.0.0.1:14780".parse().unwrap(),
+            origin: "http://127.0.0.1:14780".to_owned(),
+        };
         let expected = format!("http://127.0.0.1:14780/#name=live&key={}", "ab".repeat(32));
-        assert_eq!(*link, expected);
+        assert_eq!(*page.link("live", &[0xab; 32]), expected);
     }
 }

@@ -28,7 +28,7 @@ mod web;
 
 pub use common::DEFAULT_PORT;
 pub use encode::{EncodedFrame, Encoders, payload};
-pub use options::{Args, CodecName, Config};
+pub use options::{Args, CodecName, Config, WebConfig};
 pub use report::{Failure, Report};
 
 use anyhow::Context;
@@ -114,7 +114,7 @@ impl Publisher {
         }
         let broadcast = Broadcast::new(config, tracks, keyring, address, departure_times);
         let publication = broadcast.publication(&secret)?;
-        let web = config.web.map(Web::open).transpose()?;
+        let web = config.web.as_ref().map(Web::open).transpose()?;
         if let Some(web) = &web {
             web.print_link(&secret)?;
         }

@@ -101,8 +101,15 @@ pub struct Args {
     web: Option<SocketAddr>,
     /// Serve the page for a local network: let --web be an address of it. It is plain HTTP: who can change packets there
     /// can change the page, and get the secret
-    #[arg(long, requires = "web")]
+    #[arg(long, requires = "web", conflicts_with = "web_certificate")]
     web_plain_http: bool,
+    /// PEM file with the certificate chain of the page, for HTTPS: --web may then be any address of this machine. The link
+    /// has the first host name of the certificate
+    #[arg(long, value_name = "FILE", requires_all = ["web", "web_certificate_key"])]
+    web_certificate: Option<PathBuf>,
+    /// PEM file with its key, which only its owner and its group may read
+    #[arg(long, value_name = "FILE", requires = "web_certificate")]
+    web_certificate_key: Option<PathBuf>,
 }
 
 /// A codec of pushed frames.
@@ -155,8 +162,17 @@ pub struct Config {
     pub report_to: Option<PathBuf>,
     /// The loopback address at which metrics are served.
     pub metrics: Option<SocketAddr>,
-    /// The address at which the page for browsers is served, over plain HTTP.
-    pub web: Option<SocketAddr>,
+    /// The page for browsers.
+    pub web: Option<WebConfig>,
+}
+
+/// The page for browsers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WebConfig {
+    /// The address at which it is served.
+    pub address: SocketAddr,
+    /// The files with its certificate and the key, PEM; `None`: it is plain HTTP.
+    pub identity: Option<[PathBuf; 2]>,
 }
 
 impl Config {
@@ -217,15 +233,22 @@ impl Config {
             "--pace must not exceed the time from frame to frame: 1 / --fps, {:.1} ms",
             1000.0 / common.fps
         );
-        if let Some(web) = args.web {
+        let web = args.web.map(|address| WebConfig {
+            address,
+            identity: args
+                .web_certificate
+                .zip(args.web_certificate_key)
+                .map(<[_; 2]>::from),
+        });
+        if let Some(WebConfig { address, identity }) = &web {
             ensure!(
-                web.ip().is_loopback() || args.web_plain_http,
-                "--web {web} is not a loopback address such as 127.0.0.1:14780: others could change the page on its way and get \
-                 the secret; --web-plain-http serves a network that is trusted"
+                address.ip().is_loopback() || args.web_plain_http || identity.is_some(),
+                "--web {address} is not a loopback address such as 127.0.0.1:14780: others could change the page on its way and \
+                 get the secret; it needs --web-certificate, or --web-plain-http in a network that is trusted"
             );
             ensure!(
-                !web.ip().is_unspecified(),
-                "--web {web} must be one address of this machine, which the link has"
+                !address.ip().is_unspecified(),
+                "--web {address} must be one address of this machine"
             );
         }
         let interval = args.pace.map(|pace| Duration::from_millis(pace.into()));
@@ -249,7 +272,7 @@ impl Config {
             stats: args.stats,
             report_to: args.report_to,
             metrics: args.metrics,
-            web: args.web,
+            web,
             ..defaults
         })
     }

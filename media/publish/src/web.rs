@@ -1,16 +1,20 @@
 //! Browsers as viewers: the page, and the stream for it over MoQ.
 
+use crate::options::WebConfig;
 use anyhow::{Context, Result};
 use hawser_audience::WholeObject;
+use hawser_io::file::{read_text, read_tls_key};
 use hawser_keys::Secret;
 use hawser_moq::{Config, Contents, Egress, Server};
 use hawser_objects::{Publication, SealedObject};
 use hawser_packets::media::Packet;
+use hawser_page::Page;
+use hawser_tls::Identity;
 use hawser_units::Instant;
 use qrcode::QrCode;
 use qrcode::render::unicode::Dense1x2;
 use std::io::{self, IsTerminal};
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::Ipv4Addr;
 use std::time::Duration;
 
 /// The name of the broadcast.
@@ -20,27 +24,33 @@ const NAME: &str = "live";
 pub(crate) struct Web {
     server: Server,
     egress: Egress,
-    page: SocketAddr,
+    page: Page,
 }
 
 impl Web {
     /// The longest time until a browser that has come gets pictures.
     pub(crate) const POLL: Duration = Duration::from_millis(50);
 
-    /// Serves the page at an address (TCP), and MoQ at the same one (UDP). For a page of a network, MoQ is at a loopback
-    /// address: over plain HTTP, browsers have no WebTransport.
+    /// Serves the page at an address (TCP), and MoQ at the same one (UDP). For a page of a network over plain HTTP, MoQ is at
+    /// a loopback address: browsers have no WebTransport then.
     ///
     /// # Errors
-    /// If the page is not built or the address is not free.
-    pub(crate) fn open(address: SocketAddr) -> Result<Self> {
-        let moq = match address.ip().is_loopback() {
-            true => address,
+    /// If the page is not built, the address is not free, or the certificate cannot be used.
+    pub(crate) fn open(config: &WebConfig) -> Result<Self> {
+        let WebConfig { address, identity } = config;
+        let identity = identity.as_ref().map(|[chain, key]| -> Result<Identity> {
+            let files = || format!("{} and {}", chain.display(), key.display());
+            Identity::from_pem(&read_text(chain)?, &read_tls_key(key)?).with_context(files)
+        });
+        let identity = identity.transpose()?;
+        let moq = match address.ip().is_loopback() || identity.is_some() {
+            true => *address,
             false => (Ipv4Addr::LOCALHOST, 0).into(),
         };
         let (server, egress) = Server::open(Config::new(moq, NAME)).context("--web")?;
         let shown = vec![server.entrance().clone()];
-        let page = hawser_page::serve_in_thread(address, shown).context("--web")?;
-        tracing::info!(address = %page, "browsers are served");
+        let page = Page::serve_in_thread(*address, identity.as_ref(), shown).context("--web")?;
+        tracing::info!(address = %page.address, "browsers are served");
         Ok(Web {
             server,
             egress,
@@ -53,7 +63,7 @@ impl Web {
     /// # Errors
     /// If standard output takes nothing.
     pub(crate) fn print_link(&self, secret: &Secret) -> Result<()> {
-        let link = hawser_page::link(self.page, NAME, secret);
+        let link = self.page.link(NAME, secret);
         if io::stdout().is_terminal()
             && let Ok(code) = QrCode::new(link.as_bytes())
         {

@@ -1,10 +1,10 @@
 //! Replaces the page in a program that is built without Media over QUIC.
 
+use crate::options::WebConfig;
 use anyhow::{Result, bail};
 use hawser_keys::Secret;
 use hawser_objects::Publication;
 use hawser_units::Instant;
-use std::net::SocketAddr;
 use std::time::Duration;
 
 /// Does not exist in this program.
@@ -13,7 +13,7 @@ pub(crate) enum Web {}
 impl Web {
     pub(crate) const POLL: Duration = Duration::MAX;
 
-    pub(crate) fn open(_: SocketAddr) -> Result<Self> {
+    pub(crate) fn open(_: &WebConfig) -> Result<Self> {
         bail!("--web: this program was built without MoQ")
     }
 

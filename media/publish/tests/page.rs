@@ -3,7 +3,9 @@
 use clap::Parser;
 use hawser_testbed::netns::Namespace;
 use hawser_testbed::process::Process;
+use std::fs::{self, Permissions};
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -128,5 +130,33 @@ fn a_browser_of_the_network_watches_over_plain_http() {
     let (publisher, link, _output) = scene.publish("--web 192.0.2.1:14780 --web-plain-http");
     assert!(link.starts_with("http://192.0.2.1:14780/#name=live&key="));
     scene.watch(&scene.other, &link, &["WebSocket"]);
+    end(publisher);
+}
+
+#[test]
+fn a_browser_of_the_network_watches_over_https() {
+    let scene = Scene::new("https");
+    let key = rcgen::KeyPair::generate().unwrap();
+    let names = vec!["stage.example".to_owned()];
+    let certificate = rcgen::CertificateParams::new(names).unwrap();
+    let certificate = certificate.self_signed(&key).unwrap();
+    let [chain_file, key_file] =
+        ["page.pem", "page.key"].map(|name| scene.folder.path().join(name));
+    fs::write(&chain_file, certificate.pem()).unwrap();
+    fs::write(&key_file, key.serialize_pem()).unwrap();
+    fs::set_permissions(&key_file, Permissions::from_mode(0o600)).unwrap();
+    let options = format!(
+        "--web 192.0.2.1:14780 --web-certificate {} --web-certificate-key {}",
+        chain_file.display(),
+        key_file.display()
+    );
+    let (publisher, link, _output) = scene.publish(&options);
+    assert!(link.starts_with("https://stage.example:14780/#name=live&key="));
+    let browser = [
+        "",
+        "--host-resolver-rules=MAP stage.example 192.0.2.1",
+        "--ignore-certificate-errors",
+    ];
+    scene.watch(&scene.other, &link, &browser);
     end(publisher);
 }

@@ -10,6 +10,7 @@ use anyhow::{Context, Result};
 use hawser_audience::{Broadcast, WholeObjects};
 use hawser_io::file::{read_secret, read_text, read_tls_key};
 use hawser_moq::{Config, Contents, Egress, Server, Token};
+use hawser_page::Page;
 use hawser_tls::Identity;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -108,8 +109,8 @@ pub(crate) fn serve_page<'a>(
     shown: impl Iterator<Item = &'a Moq>,
 ) -> Result<()> {
     let shown = shown.map(|moq| moq.server.entrance().clone());
-    let address = hawser_page::serve_in_thread(address, shown.collect()).context("web")?;
-    tracing::info!(page = %format!("http://{address}/#key=SECRET"), "browsers of this machine are served");
+    let page = Page::serve_in_thread(address, None, shown.collect()).context("web")?;
+    tracing::info!(page = %format!("http://{}/#key=SECRET", page.address), "browsers of this machine are served");
     Ok(())
 }
 

@@ -1,13 +1,13 @@
-// Watches a broadcast in the Chromium of the system: node watch.js ADDRESS FOLDER [TRANSPORT]. Draws it in WASM and by WebGL.
-// Fails if a picture is blank or still, does not turn with the viewer, or is not that of the other renderer, or if a control
-// cannot be used. With a transport, such as `WebSocket`, draws in WASM only, and fails if the transport is another one. Leaves
-// screenshots in the folder, and prints what the page measured.
+// Watches a broadcast in the Chromium of the system: node watch.js ADDRESS FOLDER [TRANSPORT [OPTION...]]. Draws it in WASM and by
+// WebGL. Fails if a picture is blank or still, does not turn with the viewer, or is not that of the other renderer, or if a
+// control cannot be used. With a transport, such as `WebSocket`, draws in WASM only, and fails if the transport is another one.
+// Leaves screenshots in the folder, and prints what the page measured. The options are those of Chromium.
 
 import { existsSync, readFileSync } from "node:fs";
 import { chromium } from "playwright-core";
 import { check, isPerson, prepare, see, timeout } from "./picture.js";
 
-const [, , address, folder, transport = ""] = process.argv;
+const [, , address, folder, transport = "", ...options] = process.argv;
 const PROGRAMS = ["/usr/bin/chromium", "/usr/bin/chromium-browser"];
 const WITHOUT_GPU = ["--disable-gpu"];
 /** WebGL on the processor. */
@@ -20,7 +20,7 @@ const MIN_SSIM = 0.95;
 /** Opens the page in a browser, and fails if it has errors. */
 async function open(args, visit) {
     const executablePath = PROGRAMS.find((program) => existsSync(program));
-    const browser = await chromium.launch({ executablePath, args: ["--no-sandbox", ...args] });
+    const browser = await chromium.launch({ executablePath, args: ["--no-sandbox", ...args, ...options] });
     const page = await browser.newPage({ viewport: { width: 640, height: 480 } });
     const errors = [];
     page.on("pageerror", (error) => errors.push(error.message));
