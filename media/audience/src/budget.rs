@@ -109,8 +109,9 @@ impl LayerRates {
     /// rate of `None` gives a budget of nothing.
     ///
     /// It has the layers that fit the rate, and of the next one the share of the frames that the rest of the rate
-    /// bears without [`QUEUED`], if that is [`SMALLEST`] or more. Of the base it has [`SMALLEST`] in any case, and all of
-    /// what has a higher priority than the base, even if nothing is left in the bucket: that is sound. Higher layers are sent of all frames or of none if the path does not bear bursts: a frame with one exceeds the rate.
+    /// bears without [`QUEUED`], if that is [`SMALLEST`] or more. Of the base it has [`SMALLEST`] in any case. It has all
+    /// of a higher priority than the base, which is sound, even if nothing is left in the bucket. Higher layers are sent of
+    /// all frames or of none if the path does not bear bursts: a frame with one exceeds the rate.
     pub(crate) fn budget(
         &self,
         aliases: &BTreeSet<u32>,
