@@ -158,7 +158,7 @@ async fn accept(listener: TcpListener, router: Router, tls: Option<TlsAcceptor>,
 }
 
 async fn serve_client(stream: TcpStream, router: Router, tls: Option<TlsAcceptor>) {
-    // What is written on an upgraded connection leaves at once, and waits where a later part can still take its place.
+    // Bytes on an upgraded connection leave at once, and wait where later ones can still take their place.
     // Without these options it is slower only.
     let _ = stream.set_nodelay(true);
     let _ = SockRef::from(&stream).set_tcp_notsent_lowat(UNSENT_BYTES);

@@ -1,4 +1,4 @@
-//! What the camera plays, for the sound that goes with it.
+//! The place in a recording that the camera plays, for the sound that goes with it.
 
 use hawser_units::Instant;
 use parking_lot::Mutex;

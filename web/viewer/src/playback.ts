@@ -8,7 +8,7 @@ export type ToPlayback =
     /** The time from a picture's capture to its turn. */
     | { kind: "pictures"; delay: number };
 
-/** What was played in a second. */
+/** The figures of a second. */
 export interface FromPlayback {
     packets: number;
     missing: number;
@@ -59,7 +59,7 @@ const RISE = 0.00002;
 class Playback extends AudioWorkletProcessor {
     /** Packets by their place: their number, moved where the publisher has paused or begun again. */
     #packets = new Map<number, Float32Array>();
-    /** What is added to the number of a packet, and the capture of place 0. */
+    /** The number that is added to that of a packet, and the capture of place 0. */
     #moved = 0;
     #origin: number | undefined;
     /** The smallest time from capture to arrival, and how much larger it was lately. */

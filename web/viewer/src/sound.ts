@@ -16,7 +16,7 @@ export interface SoundPacket {
     bytes: Uint8Array<ArrayBuffer>;
 }
 
-/** What was heard. */
+/** The figures of the sound. */
 export interface SoundFigures {
     /** Packets that were played since the sound was switched on, and that were missing when they were due. */
     packets: number;
@@ -46,7 +46,7 @@ const GAIN = 0.1;
 
 export class Sound {
     readonly button = document.createElement("button");
-    /** What was heard in the newest second; `undefined` while the sound is off. */
+    /** The figures of the newest second; `undefined` while the sound is off. */
     figures: SoundFigures | undefined;
     #listen: (on: boolean) => void;
     #context: AudioContext | undefined;
@@ -69,7 +69,7 @@ export class Sound {
         this.#show();
     }
 
-    /** What to say of the sound. */
+    /** Lines on the sound for the overlay. */
     get lines(): string[] {
         if (!this.figures) return [];
         const { packets, missing, bufferMs, apartMs } = this.figures;
@@ -127,7 +127,7 @@ export class Sound {
         const decoder = new AudioDecoder({
             output: (audio) => this.#play(audio),
             error: () => {
-                // What it does not take is left out; the next packet begins again.
+                // A packet that it does not take is left out; the next one begins again.
                 if (this.#decoder === decoder) this.#open();
             },
         });
@@ -188,7 +188,7 @@ export class Sound {
             this.#node?.port.postMessage(message, [samples.buffer]);
         }
         audio.close();
-        // Of packets that have made none.
+        // Those of packets that have made none.
         for (const earlier of this.#captures.keys()) if (earlier < number) this.#captures.delete(earlier);
     }
 

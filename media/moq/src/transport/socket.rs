@@ -270,7 +270,7 @@ async fn write(
                 },
             }
         } else {
-            // What is not accepted stays.
+            // Streams that are not accepted stay.
             tokio::select! {
                 biased;
                 Some(order) = orders.recv() => order,
