@@ -270,7 +270,7 @@ async fn write(
                 },
             }
         } else {
-            // Streams that are not accepted stay.
+            // Bytes that are not accepted stay.
             tokio::select! {
                 biased;
                 Some(order) = orders.recv() => order,
