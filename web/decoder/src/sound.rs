@@ -38,7 +38,7 @@ impl PublisherClock {
         let middle = Instant::ZERO + Duration::from_millis(1 << 40);
         let deadline = deadline.nearest(self.0.unwrap_or(middle));
         self.0 = Some(deadline);
-        (deadline - lifetime).as_nanos() as f64 / 1e6
+        ((deadline - lifetime).as_nanos() / 1_000) as f64 / 1e3
     }
 }
 
