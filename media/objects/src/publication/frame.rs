@@ -110,6 +110,9 @@ impl Publication {
         for viewer in self.viewers.values_mut() {
             viewer.offer_sound(now, &object);
         }
+        if let Some(complete) = &mut self.complete {
+            complete.push_back(object);
+        }
         Ok(())
     }
 

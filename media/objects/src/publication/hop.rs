@@ -78,9 +78,14 @@ mod tests {
     use std::time::Duration;
 
     fn publication(secret: &TrackSecret) -> Publication {
+        publication_of(1, secret)
+    }
+
+    /// Returns a publication of a track with a codec.
+    fn publication_of(codec: u8, secret: &TrackSecret) -> Publication {
         let track = Track {
             alias: 7,
-            codec: 1,
+            codec,
             layers: 1,
             name: String::new(),
             parameters: Vec::new(),
@@ -99,6 +104,21 @@ mod tests {
         };
         let control = |now| Box::new(Prague::new(PragueConfig::default(), now)) as _;
         Publication::new(config, secret, Box::new(control)).unwrap()
+    }
+
+    #[test]
+    fn packets_of_sound_are_handed_out_like_other_objects() {
+        const OPUS: u8 = 128;
+        let mut publication = publication_of(OPUS, &TrackSecret::new([4; 32]));
+        publication.keep_objects();
+        let now = Instant::ZERO + Duration::from_secs(1);
+        for group in 0..2 {
+            publication.publish_sound(now, now, &[3; 40]).unwrap();
+            let object = publication.poll_object().unwrap();
+            let id = object.info.id;
+            assert_eq!((id.alias, id.group, object.packets.len()), (7, group, 1));
+        }
+        assert!(publication.poll_object().is_none());
     }
 
     #[test]
