@@ -1,4 +1,5 @@
 use hawser_fanout::{Budget, LEVELS, Level, Rate, Share};
+use hawser_packets::session::Announcement;
 use hawser_units::{Bitrate, ByteSize, Instant};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -29,16 +30,19 @@ const QUEUED: f64 = 0.08;
 /// what the path bears.
 const SMALLEST: f64 = 1.0 / 32.0;
 
-/// The level of what is sent in any case. The debt that it may begin with is more than a bucket can owe.
-const ALWAYS: Level = Level {
-    floor: -(1 << 40),
-    limit: None,
-};
+/// The debt with which sound may begin: more than a bucket can owe, so that it is sent whatever is left.
+const ANY_DEBT: i64 = -(1 << 40);
+
+/// The highest rate at which sound is sent in any case, and the time of it that may come at once. That of ours takes half.
+const SOUND: Bitrate = Bitrate::from_bps(128_000);
+const SOUND_DEPTH: Duration = Duration::from_secs(1);
 
 /// The rates of the layers of each track of a broadcast, by priority.
 #[derive(Debug, Default)]
 pub(crate) struct LayerRates {
     tracks: BTreeMap<u32, TrackRates>,
+    /// The tracks of sound.
+    sound: BTreeSet<u32>,
     since: Option<Instant>,
 }
 
@@ -51,6 +55,16 @@ struct TrackRates {
 }
 
 impl LayerRates {
+    /// Returns the rates of a stream that is announced, before anything of it has arrived.
+    pub(crate) fn new(announcement: &Announcement) -> Self {
+        let tracks = announcement.tracks.iter();
+        let sound = tracks.filter(|track| track.is_sound());
+        LayerRates {
+            sound: sound.map(|track| track.alias).collect(),
+            ..LayerRates::default()
+        }
+    }
+
     /// Adds a packet of a layer of a track. `size` includes all headers.
     pub(crate) fn add(&mut self, (alias, layer): (u32, u8), priority: u8, size: ByteSize) {
         let track = self.tracks.entry(alias).or_default();
@@ -78,19 +92,20 @@ impl LayerRates {
         }
     }
 
-    /// Returns the rate of the bases of tracks, in bits per second; `None` if one of them is not received. A track of a
-    /// higher priority than bases, which is sound, does not count.
+    /// Returns the rate of the bases of tracks of pictures, in bits per second; `None` if one of them is not received.
     pub(crate) fn bases(&self, aliases: &BTreeSet<u32>) -> Option<f64> {
-        let base = self.base(aliases);
-        let tracks = aliases.iter().map(|alias| self.tracks.get(alias));
-        let tracks = tracks.filter(|track| track.is_none_or(|track| track.base == base));
-        let rates = tracks.map(|track| track.map(|track| track.bps[base]));
+        let rate = |alias: &u32| self.tracks.get(alias).map(|track| track.bps[track.base]);
+        let rates = aliases.difference(&self.sound).map(rate);
         rates.map(|bps| bps.filter(|bps| *bps > NOTHING)).sum()
     }
 
-    /// Returns the priority of the bases of tracks. What has a higher one is sent in any case.
+    /// Returns the priority of the bases of tracks. Sound has a higher one, where there is some.
     fn base(&self, aliases: &BTreeSet<u32>) -> usize {
-        let tracks = aliases.iter().filter_map(|alias| self.tracks.get(alias));
+        if self.sound.is_empty() {
+            return 0;
+        }
+        let pictures = aliases.difference(&self.sound);
+        let tracks = pictures.filter_map(|alias| self.tracks.get(alias));
         tracks.map(|track| track.base).max().unwrap_or_default()
     }
 
@@ -110,7 +125,7 @@ impl LayerRates {
     ///
     /// It has the layers that fit the rate, and of the next one the share of the frames that the rest of the rate
     /// bears without [`QUEUED`], if that is [`SMALLEST`] or more. Of the base it has [`SMALLEST`] in any case. It has all
-    /// of a higher priority than the base, which is sound, even if nothing is left in the bucket. Higher layers are sent of
+    /// of a higher priority than the base, which is sound, up to [`SOUND`], even if nothing is left in the bucket. Higher layers are sent of
     /// all frames or of none if the path does not bear bursts: a frame with one exceeds the rate.
     pub(crate) fn budget(
         &self,
@@ -129,7 +144,10 @@ impl LayerRates {
             limit: None,
         };
         let mut levels = [level; LEVELS];
-        levels[..self.base(aliases)].fill(ALWAYS);
+        levels[..self.base(aliases)].fill(Level {
+            floor: ANY_DEBT,
+            limit: Some(Rate::new(SOUND, SOUND.bytes_in(SOUND_DEPTH))),
+        });
         Budget {
             levels,
             least_priority,
@@ -257,7 +275,10 @@ mod tests {
 
     /// Returns the budget for a stream of 50 kb/s of sound, 4 Mb/s of bases and 16 Mb/s of refinements.
     fn with_sound(mbps: f64, bears_bursts: bool) -> Budget {
-        let mut rates = LayerRates::default();
+        let mut rates = LayerRates {
+            sound: [9].into(),
+            ..LayerRates::default()
+        };
         for frame in 0..300 {
             rates.look(Instant::ZERO + Duration::from_millis(20) * frame);
             rates.add((7, 0), 1, ByteSize(10_000));
@@ -288,9 +309,21 @@ mod tests {
             let sent = (budget.least_priority, budget.share.get());
             assert_eq!(sent, expected, "{mbps} Mb/s");
             let floors = budget.levels.map(|level| level.floor);
-            assert!(floors[0] <= -(1 << 40), "sound owes what it needs");
+            assert_eq!(floors[0], ANY_DEBT, "sound owes what it needs");
             assert!(floors[1..].iter().all(|floor| *floor > -1_000_000));
+            let is_limited = budget.levels.map(|level| level.limit.is_some());
+            assert_eq!(is_limited, std::array::from_fn(|level| level == 0));
         }
+    }
+
+    #[test]
+    fn sound_that_never_came_is_no_base_that_is_missing() {
+        let rates = LayerRates {
+            sound: [9].into(),
+            ..rates()
+        };
+        assert!(rates.bases(&[7, 9].into()).is_some());
+        assert!(rates.bases(&[7, 5].into()).is_none());
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Packets and messages from the sender upstream.
 
 use super::{Broadcast, BroadcastEvent, Command, Outgoing, Serving};
+use crate::budget::LayerRates;
 use crate::cache::Cache;
 use hawser_fanout::Frame;
 use hawser_objects::{Encodings, Host, HostConfig, IPV4_UDP, RelayedPacket, UpstreamEvent};
@@ -91,7 +92,8 @@ impl Broadcast {
             self.ended.host = self.host_stats();
             self.cache = Cache::new(self.config.cache);
             self.counts.clear();
-            (self.rates, self.newest) = Default::default();
+            self.rates = LayerRates::new(&announcement);
+            self.newest.clear();
             self.serve(announced, &announcement);
         }
         if let Some(serving) = &mut self.serving {

@@ -322,5 +322,8 @@ fn is_notable(old: &Budget, new: &Budget) -> bool {
         return old != new;
     };
     let sent = |budget: &Budget| (budget.least_priority, budget.share);
-    (before - after).abs() > NOTABLE * before || sent(old) != sent(new)
+    let limits = |budget: &Budget| budget.levels.map(|level| level.limit);
+    (before - after).abs() > NOTABLE * before
+        || sent(old) != sent(new)
+        || limits(old) != limits(new)
 }
