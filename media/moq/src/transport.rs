@@ -1,5 +1,6 @@
 //! A QUIC connection as MoQ sees it, with or without WebTransport, and a WebSocket.
 
+mod balanced;
 mod http;
 mod socket;
 

@@ -17,6 +17,9 @@ use std::io::{self, IsTerminal};
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
+/// The largest number of browsers of a network: they need no token.
+const BROWSERS_OF_NETWORK: usize = 8;
+
 /// The name of the broadcast.
 const NAME: &str = "live";
 
@@ -47,7 +50,11 @@ impl Web {
             true => *address,
             false => (Ipv4Addr::LOCALHOST, 0).into(),
         };
-        let (server, egress) = Server::open(Config::new(moq, NAME)).context("--web")?;
+        let mut served = Config::new(moq, NAME);
+        if !address.ip().is_loopback() {
+            served.sessions = BROWSERS_OF_NETWORK;
+        }
+        let (server, egress) = Server::open(served).context("--web")?;
         let shown = vec![server.entrance().clone()];
         let page = Page::serve_in_thread(*address, identity.as_ref(), shown).context("--web")?;
         tracing::info!(address = %page.address, "browsers are served");

@@ -1,5 +1,6 @@
 //! MoQ over a WebSocket: QMux carries the streams of QUIC over its one connection.
 
+use super::balanced::Balanced;
 use super::{GroupTotals, Groups, Slot, TransportError};
 use bytes::{Bytes, BytesMut};
 use hawser_units::Line;
@@ -92,6 +93,7 @@ impl Socket {
         let limits = WebSocketConfig::default()
             .max_message_size(Some(MAX_MESSAGE))
             .max_frame_size(Some(MAX_MESSAGE));
+        let connection = Balanced::new(connection);
         let socket = WebSocketStream::from_raw_socket(connection, Role::Server, Some(limits)).await;
         let upgraded = Upgraded::new(socket)
             .with_alpn(subprotocol)
