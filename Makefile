@@ -131,7 +131,7 @@ demo: setup
 	@if ! $(MAKE) --no-print-directory page; then web/build.sh --clean; echo 'demo: without a page to watch, only with a report'; fi
 	$(BUILD) --package hawser --package hawser-agent --package hawser-media --package hawser-lab
 	$(AS_ROOT) $(HAWSER) lab run table1 --case single/hd,replicate/hd,single/push,replicate/push --seconds 15 --attempts 1 --out target/lab/demo
-	@[ ! -e media/page/dist/licences.txt ] || $(AS_ROOT) $(HAWSER) lab demo
+	@[ ! -e media/page/dist/licences.txt.gz ] || $(AS_ROOT) $(HAWSER) lab demo
 
 # As with inferno.
 RIVAL := install moq-relay --version 0.17.10 --root target/tools --target-dir target/tools/build

@@ -27,15 +27,17 @@ fi
 RUSTFLAGS="-Ctarget-feature=+simd128 --remap-path-prefix=${CARGO_HOME:-$HOME/.cargo}/registry/src=crates --remap-path-prefix=$PWD=hawser" \
     cargo rustc --locked --package hawser-decoder --lib --crate-type cdylib \
     --target wasm32-unknown-unknown --profile web
+rm -f media/page/dist/*
 mkdir -p web/viewer/public
 cp "${CARGO_TARGET_DIR:-target}/wasm32-unknown-unknown/web/hawser_decoder.wasm" web/viewer/public/decoder.wasm
 
 cd web/viewer
+dist=../../media/page/dist
 # Only when the versions change.
 [ node_modules/.package-lock.json -nt package-lock.json ] || npm ci --no-fund --no-audit --loglevel error
 npm run --silent build
 
-bytes=$(cat ../../media/page/dist/*.* | gzip | wc -c)
+bytes=$(cat "$dist"/* | gzip | wc -c)
 if [ "$bytes" -gt 600000 ]; then
     echo "the page has $bytes bytes compressed; 600000 are allowed" >&2
     exit 1
@@ -51,4 +53,9 @@ npm ls --omit=dev --all --parseable | tail -n +2 | sort | while read -r package;
         [ ! -e "$licence" ] || cat "$licence"
     done
     echo
-done >../../media/page/dist/licences.txt
+done >licences.txt
+
+# As the files are sent. The licences come last: they say that all is there.
+gzip -9n "$dist"/*
+gzip -9n licences.txt
+mv licences.txt.gz "$dist"

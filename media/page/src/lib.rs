@@ -16,8 +16,8 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::{ConnectInfo, Path, Request, State};
 use axum::http::header::{
-    CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HOST, HeaderMap, HeaderName, ORIGIN,
-    REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
+    CACHE_CONTROL, CONTENT_ENCODING, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HOST, HeaderMap,
+    HeaderName, ORIGIN, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
 };
 use axum::http::uri::Authority;
 use axum::http::{StatusCode, Uri};
@@ -37,7 +37,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use zeroize::Zeroizing;
 
-/// A file of the page: its name, its type and its bytes.
+/// A file of the page: its name, its type and its bytes, compressed by gzip.
 type File = (&'static str, &'static str, &'static [u8]);
 
 /// The files of a page: the one at its root, and those besides the viewer's.
@@ -210,7 +210,10 @@ fn router(
         },
     );
     let file = async move |uri: Uri| match content.file(uri.path()) {
-        Some(&(_, kind, bytes)) => answer(([(CONTENT_TYPE, kind)], bytes), &broadcasts.list()),
+        Some(&(_, kind, bytes)) => {
+            let headers = [(CONTENT_TYPE, kind), (CONTENT_ENCODING, "gzip")];
+            answer((headers, bytes), &broadcasts.list())
+        }
         None => StatusCode::NOT_FOUND.into_response(),
     };
     let router = routes
@@ -442,6 +445,7 @@ mod tests {
         for (name, kind, _) in FILES {
             let answer = request(&stage, &format!("/{name}")).await;
             assert_eq!(answer.headers()[CONTENT_TYPE], *kind);
+            assert_eq!(answer.headers()[CONTENT_ENCODING], "gzip");
             let policy = answer.headers()[CONTENT_SECURITY_POLICY].to_str().unwrap();
             let expected = format!("connect-src 'self' https://{};", stage.local_address());
             assert!(policy.contains(&expected), "{policy}");

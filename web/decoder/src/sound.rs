@@ -5,6 +5,9 @@ use hawser_units::Instant;
 use std::collections::VecDeque;
 use std::time::Duration;
 
+/// The longest packet of Opus, in bytes (RFC 6716, section 3.2.1, with a code of 0).
+const LONGEST: usize = 1276;
+
 /// The most packets that wait to be taken: more than a second.
 const WAITING: usize = 64;
 
@@ -64,7 +67,9 @@ impl Sound {
         if Some(id.alias) != self.alias {
             return false;
         }
-        if let ReceiverEvent::Object(object) = event {
+        if let ReceiverEvent::Object(object) = event
+            && object.payloads.iter().map(|part| part.len()).sum::<usize>() <= LONGEST
+        {
             self.waiting.push_back(SoundPacket {
                 number: id.group,
                 captured_ms: clock.captured_ms(object.begun.deadline, self.lifetime),

@@ -194,7 +194,8 @@ export class HawserView extends HTMLElement {
             "=": () => this.#motion.dolly(1 / KEY_DOLLY),
             "-": () => this.#motion.dolly(KEY_DOLLY),
         };
-        const action = motions[event.key] ?? this.#actions.get(event.key.toLowerCase());
+        // A key that is held moves on, and presses its button once.
+        const action = motions[event.key] ?? (event.repeat ? undefined : this.#actions.get(event.key.toLowerCase()));
         if (!action) return;
         event.preventDefault();
         action();
