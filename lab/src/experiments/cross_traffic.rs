@@ -197,7 +197,9 @@ impl ActiveCrossTraffic {
             format!("the kernel does not support the congestion control {congestion:?}")
         })?;
         let (mut receiver, _) = listener.accept()?;
-        self.connections.push(sender.try_clone()?);
+        // Both ends are closed at the end: nothing may pass between them then.
+        self.connections
+            .extend([sender.try_clone()?, receiver.try_clone()?]);
         let (stop, received) = (Arc::clone(&self.stop), Arc::clone(&self.received_bytes));
         self.threads.push(thread::spawn(move || {
             read_all(&mut receiver, &received);

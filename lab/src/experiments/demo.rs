@@ -38,8 +38,8 @@ pub(crate) struct Args {
     /// Time after which it ends, seconds [default: when it is interrupted, or at once if standard output is not a terminal]
     #[arg(long)]
     seconds: Option<f64>,
-    /// Output directory of the logs
-    #[arg(long, value_name = "DIRECTORY", default_value = "target/lab/demo/live")]
+    /// Output directory; the logs go to `live` in it
+    #[arg(long, value_name = "DIRECTORY", default_value = "target/lab/demo")]
     out: PathBuf,
 }
 
@@ -55,7 +55,7 @@ pub(crate) fn run(args: &Args, hawser: &Path) -> Result<()> {
         "this program was built without the viewer's page: run `make page`, then build it again"
     );
     let stop = Stop::on_signals()?;
-    let mut stage = Stage::set(hawser, &args.out, &stop)?;
+    let mut stage = Stage::set(hawser, &args.out.join("live"), &stop)?;
     let wanted = Arc::new(Mutex::new(Disturbances::default()));
     let broadcasts = stage.broadcasts();
     let routes = buttons(Arc::clone(&wanted));
