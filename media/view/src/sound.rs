@@ -1,6 +1,6 @@
 //! Sound: packets as they arrive, and their file in the order of their capture.
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use hawser_io::file;
 use hawser_objects::{ReceiverEvent, TrackTiming};
 use hawser_packets::media::{MediaTime, ObjectId};
@@ -172,10 +172,10 @@ impl SoundFile {
         })
     }
 
-    /// Adds a packet.
+    /// Adds a packet. The file ends before one that is more than an hour later than the one before.
     ///
     /// # Errors
-    /// If the file cannot be written, or the packet is more than an hour later than the one before.
+    /// If the file cannot be written.
     fn add(&mut self, packet: &SoundPacket) -> anyhow::Result<()> {
         let place = self.place(packet);
         if place < self.next {
@@ -183,7 +183,12 @@ impl SoundFile {
             return Ok(());
         }
         if PACKET.as_millis() as i64 * (place - self.next) > LONGEST.as_millis() as i64 {
-            bail!("more than an hour without sound");
+            tracing::error!(
+                "more than an hour without sound: the file of sound ends here, the pictures go on"
+            );
+            self.write(i64::MAX)?;
+            self.next = i64::MAX;
+            return Ok(());
         }
         self.waiting.insert(place, packet.bytes.clone());
         self.write(place - REORDERED)

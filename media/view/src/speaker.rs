@@ -124,7 +124,7 @@ impl InOrder {
             let missing = (number - self.next).min(CONCEALED) as usize;
             played.extend(std::iter::repeat_n(missing_beside(&bytes), missing));
             played.push(bytes);
-            self.next = number + 1;
+            self.next = number.wrapping_add(1);
         }
         played
     }
