@@ -10,8 +10,7 @@ use std::process::{Command, Output, Stdio};
 use std::sync::{Mutex, MutexGuard};
 use tempfile::TempDir;
 
-/// Held by a test: a program that is being written while another test starts a process cannot be
-/// executed until that process has closed it.
+/// Held by a test that installs programs.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 /// A copy of `hawser` in a folder of its own, and a folder that is in `PATH`.
@@ -27,7 +26,10 @@ impl Installed {
         let alone = ONE_AT_A_TIME
             .lock()
             .unwrap_or_else(|poisoned| poisoned.into_inner());
-        fs::copy(env!("CARGO_BIN_EXE_hawser"), folder.path().join("hawser")).unwrap();
+        copy(
+            Path::new(env!("CARGO_BIN_EXE_hawser")),
+            &folder.path().join("hawser"),
+        );
         Installed {
             folder,
             in_path: tempfile::tempdir().unwrap(),
@@ -49,12 +51,20 @@ impl Installed {
     }
 }
 
+/// Copies a program by another process. A file that this one writes while another thread starts a process cannot be
+/// executed until that process has closed it.
+fn copy(from: &Path, to: &Path) {
+    let copied = Command::new("cp").arg("-p").args([from, to]).status();
+    assert!(copied.unwrap().success());
+}
+
 /// Installs a program that prints `name`, the program of the lab's nodes and its arguments.
 fn install(folder: &Path, program: &str, name: &str) {
-    let file = folder.join(program);
+    let written = folder.join(format!("{program}.new"));
     let script = format!("#!/bin/sh\necho {name} $HAWSER \"$@\"\nexit 7\n");
-    fs::write(&file, script).unwrap();
-    fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
+    fs::write(&written, script).unwrap();
+    fs::set_permissions(&written, fs::Permissions::from_mode(0o755)).unwrap();
+    copy(&written, &folder.join(program));
 }
 
 fn assert_started(output: &Output, expected: &str) {
