@@ -38,6 +38,14 @@ struct Scene {
     folder: tempfile::TempDir,
 }
 
+impl Drop for Scene {
+    fn drop(&mut self) {
+        for namespace in [&self.publisher, &self.other] {
+            let _ = namespace.delete();
+        }
+    }
+}
+
 impl Scene {
     fn new(test: &str) -> Self {
         let namespace = |role: &str| {
