@@ -44,6 +44,23 @@ struct Viewer {
     needs: Needs,
 }
 
+/// Starts the publisher of a broadcast. Its secret, and that of its relays, go to `media.key` and `relay.key` of `directory`.
+pub(super) fn start_publisher(
+    places: &Places<'_>,
+    binary: &Path,
+    directory: &Path,
+    source: &PushSource,
+) -> Result<End> {
+    ends::create(directory)?;
+    let (key, relay_key) = (directory.join("media.key"), directory.join("relay.key"));
+    generate_key(binary, &["--media"], &key)?;
+    let of = key.to_string_lossy();
+    generate_key(binary, &["--relay-of", &of], &relay_key)?;
+    End::publisher(places, (binary, "publish"), directory, |publish| {
+        source.configure(publish, &key, directory);
+    })
+}
+
 impl Broadcast {
     /// Starts the publisher. `binary` is `hawser`. Logs and secrets of the broadcast go to `directory`.
     pub fn start(
@@ -52,16 +69,8 @@ impl Broadcast {
         directory: &Path,
         source: &PushSource,
     ) -> Result<Self> {
-        ends::create(directory)?;
-        let (key, relay_key) = (directory.join("media.key"), directory.join("relay.key"));
-        generate_key(binary, &["--media"], &key)?;
-        let of = key.to_string_lossy();
-        generate_key(binary, &["--relay-of", &of], &relay_key)?;
-        let publisher = End::publisher(places, (binary, "publish"), directory, |publish| {
-            source.configure(publish, &key, directory);
-        })?;
         Ok(Broadcast {
-            publisher,
+            publisher: start_publisher(places, binary, directory, source)?,
             relays: Vec::new(),
             viewers: Vec::new(),
             binary: binary.to_owned(),

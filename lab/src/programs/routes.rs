@@ -1,7 +1,8 @@
 //! A broadcast that a relay receives over two routes, and serves to browsers.
 
-use super::ends::{self, End, Places};
-use super::push::{PushSource, generate_key};
+use super::broadcast::start_publisher;
+use super::ends::{End, Places};
+use super::push::PushSource;
 use anyhow::{Context, Result};
 use hawser_relay::status::{MoqStatus, Status};
 use hawser_testbed::topology::{Lab, Stop};
@@ -42,15 +43,8 @@ impl TwoRoutes {
         source: &PushSource,
         routes: &[Route; 2],
     ) -> Result<Self> {
-        ends::create(directory)?;
-        let (key, relay_key) = (directory.join("media.key"), directory.join("relay.key"));
-        generate_key(binary, &["--media"], &key)?;
-        let of = key.to_string_lossy();
-        generate_key(binary, &["--relay-of", &of], &relay_key)?;
         let places = Places::anywhere_across(lab);
-        let publisher = End::publisher(&places, (binary, "publish"), directory, |publish| {
-            source.configure(publish, &key, directory);
-        })?;
+        let publisher = start_publisher(&places, binary, directory, source)?;
         let file = directory.join("relay.toml");
         fs::write(&file, configuration(directory, routes))
             .with_context(|| format!("cannot write {}", file.display()))?;
