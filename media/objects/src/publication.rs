@@ -73,7 +73,7 @@ pub struct Publication {
     sound: Option<(u32, u32)>,
     /// The frame that was begun and has not ended.
     current: Option<CurrentFrame>,
-    /// The complete objects that were not taken yet, if somebody takes them.
+    /// The complete objects that wait for [`Publication::poll_object`]; `None` before [`Publication::keep_objects`].
     complete: Option<VecDeque<SealedObject>>,
     events: VecDeque<PublicationEvent>,
 }
